@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphfed.audit.rerun import Rerun, rerun
 from graphfed.audit.transcript import Keep, Transcript, record_rounds
 from graphfed.federation import Ledger
 from graphfed.methods.tasks import CLASSIFICATION
@@ -96,6 +97,18 @@ class AuditedRun:
             The messages.
         """
         return record_rounds(self.config, self.inputs, keep=keep, on_event=self.on_event)
+
+    def rerun(self, *, plaintext: bool = False, simulated: bool | None = None) -> Rerun:
+        """Begin the run again in this process (see `rerun.rerun`).
+
+        Args:
+            plaintext: Whether sums are computed in plaintext, which gives the same values.
+            simulated: Whether secure protocols are simulated; None for as in the run.
+
+        Returns:
+            The run before set-up.
+        """
+        return rerun(self.config, self.inputs, plaintext=plaintext, simulated=simulated)
 
 
 @dataclass(frozen=True)

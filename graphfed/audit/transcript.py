@@ -64,7 +64,7 @@ class Transcript:
 
     Attributes:
         observed_transfers: The recorded transfers, in order.
-        cohort: The data of all clients, with features as the method received them (`prepared_data`). The
+        cohort: The data of all clients, with features as the method received them (`Rerun`). The
             server does not have it; an audit compares its results with it.
         rounds: The recorded rounds.
         complete: Whether the run was recorded to its end.
@@ -186,9 +186,8 @@ def record_rounds(
     Returns:
         The messages.
     """
-    from graphfed.audit.prepared_data import prepared_data
+    from graphfed.audit.rerun import rerun
     from graphfed.runs.train import train
-    from graphfed.tasks.inputs import local_federation
     from graphfed.tasks.registry import get_task
 
     fed = _Recording(
@@ -207,8 +206,8 @@ def record_rounds(
     except _EnoughError:
         complete = False
     # train() does not return the data that clients agreed on, so the cohort is prepared again.
-    prepared, _ = prepared_data(local_federation(config, inputs), config, inputs)
-    return Transcript(tuple(fed.observed_transfers), prepared.parts[0], fed.recorded_rounds, complete)
+    cohort = rerun(config, inputs).cohort
+    return Transcript(tuple(fed.observed_transfers), cohort, fed.recorded_rounds, complete)
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:

@@ -1,61 +1,40 @@
-"""Reading of tables that pandas wrote as HDF5 (format "fixed"), without pandas and without unpickling.
+"""Reading of METR-LA's and PEMS-BAY's HDF5 files, which pandas wrote, without pandas and without unpickling.
 
-Such a file has a group with the names of the columns (axis0) and the index (axis1). For each type of number
-it has a block: the block's columns (block0_items) and their values (block0_values). Attributes describe how
-to read them. Attributes that hold pickles, such as the index's `freq`, are never read, and pickled texts are
-refused.
+Both files have one group, a table in pandas' format "fixed": the names of the columns (axis0), the index of
+times (axis1) and one block of numbers (block0_values). Attributes that hold pickles, such as the index's
+`freq`, are never read.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from graphfed.data.messages import brief
-from graphfed.data.texts import canonical_name
-from graphfed.errors import InputError, how_to_install, shown
+from graphfed.errors import InputError, how_to_install
 from graphfed.files import read_start
 
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Frame", "read_frame"]
+__all__ = ["read_table"]
 
 MAX_VALUES = 2**29
-#: pandas' names of the unit of times. Older versions of pandas write the first name and mean nanoseconds.
+#: pandas' names of the unit of times. The pandas of the two files wrote the first name, for nanoseconds.
 _UNITS = {"datetime64": "ns", **{f"datetime64[{unit}]": unit for unit in ("s", "ms", "us", "ns")}}
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A table of numbers with a named column axis and an index.
-
-    Attributes:
-        columns: The names of the columns.
-        index: Texts or datetime64, [rows].
-        values: float64 [rows, columns].
-        zoned: Whether the index is in UTC. This is so if pandas knew the time zone of the index.
-    """
-
-    columns: list[str]
-    index: np.ndarray
-    values: np.ndarray
-    zoned: bool
-
-
-def read_frame(path: Path) -> Frame:
-    """Read the only table of an HDF5 file.
+def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Read the table of a file that is laid out as the two public files are.
 
     Args:
         path: The file.
 
     Returns:
-        The table.
+        The names of the columns, the index, datetime64 [rows], and the values, [rows, columns].
 
     Raises:
-        InputError: h5py is not installed, or the file is missing, is damaged, or does not hold exactly one
-            table.
+        InputError: h5py is not installed, or the file is missing, damaged or laid out differently.
     """
     try:
         import h5py
@@ -67,92 +46,34 @@ def read_frame(path: Path) -> Frame:
     read_start(path, 1)
     try:
         with h5py.File(path, "r") as file:
-            return _Reader(path).frame(file)
-    except InputError:
-        raise
+            return _read(file)
     except Exception as error:  # a damaged file fails in many ways
-        raise InputError(f"{path} is damaged or is no HDF5 file ({brief(error)}); write it again") from None
+        raise InputError(
+            f"{path} is not laid out as metr-la.h5 and pems-bay.h5 are ({brief(error)}); write it as CSV (or "
+            f"Parquet) with pandas: pandas.read_hdf({str(path)!r}).to_csv('readings.csv', index_label='time')"
+        ) from None
 
 
-class _Reader:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def frame(self, file: "h5py.File") -> Frame:
-        import h5py
-
-        kinds = {
-            name: _text(node.attrs.get("pandas_type", ""))
-            for name, node in file.items()
-            if isinstance(node, h5py.Group)
-        }
-        frames = [name for name, kind in kinds.items() if kind == "frame"]
-        if len(frames) != 1:
-            if "frame_table" in kinds.values():
-                self._refuse("holds a table in pandas' format 'table', and format 'fixed' is needed")
-            self._refuse(f"holds {len(frames)} tables of pandas, and exactly one is needed")
-        group = file[frames[0]]
-        columns = self._names(group, "axis0")
-        index, zoned = self._index(group)
-        if len(index) * len(columns) > MAX_VALUES:
-            self._refuse(f"holds {len(index)} x {len(columns)} values, more than {MAX_VALUES}")
-        values = np.full((len(index), len(columns)), np.nan)
-        position = {name: number for number, name in enumerate(columns)}
-        if len(position) != len(columns):
-            twice = next(name for name in columns if columns.count(name) > 1)
-            self._refuse(f"has two columns called {shown(twice)}", "rename one of them")
-        filled = 0
-        for block in range(int(group.attrs.get("nblocks", 1))):
-            names = self._names(group, f"block{block}_items")
-            node = self._dataset(group, f"block{block}_values")
-            if node.dtype.kind not in "fiu":
-                first = f", as {shown(names[0])}" if names else ""
-                self._refuse(f"has columns that are not numbers{first}", "leave these columns out")
-            content = node[...]
-            # pandas keeps a block as [columns, rows] and normally writes it transposed, as [rows, columns].
-            content = content if node.attrs.get("transposed", 1) else content.T
-            if content.shape != (len(index), len(names)) or not set(names) <= position.keys():
-                self._refuse(
-                    f"is damaged: the shape of block {block} differs from the table's columns and rows"
-                )
-            values[:, [position[name] for name in names]] = content
-            filled += len(names)
-        if filled != len(columns):
-            self._refuse("is damaged: some columns have no values")
-        return Frame(columns, index, values, zoned)
-
-    def _dataset(self, group: "h5py.Group", key: str) -> "h5py.Dataset":
-        import h5py
-
-        node = group.get(key)
-        # A list of Python objects is stored as a pickle, of variable length.
-        if not isinstance(node, h5py.Dataset) or node.dtype.kind not in "fiuSU":
-            self._refuse(f"has no plain array {shown(key)} (pickled arrays are not read)")
-        if node.size > MAX_VALUES:
-            self._refuse(f"holds {node.size} values, more than {MAX_VALUES}")
-        return node
-
-    def _names(self, group: "h5py.Group", key: str) -> list[str]:
-        node = self._dataset(group, key)
-        if node.ndim != 1 or node.dtype.kind == "f":
-            self._refuse(f"has columns whose names are neither texts nor whole numbers ({key})")
-        return [canonical_name(_text(name)) for name in node[...].tolist()]
-
-    def _index(self, group: "h5py.Group") -> tuple[np.ndarray, bool]:
-        node = self._dataset(group, "axis1")
-        if node.ndim != 1:
-            self._refuse("has an index with several levels, and one level is needed")
-        if node.dtype.kind in "SU":
-            return np.array([_text(entry) for entry in node[...].tolist()], dtype=object), False
-        kind = _text(node.attrs.get("kind", ""))
-        if kind not in _UNITS or node.dtype.kind != "i":
-            self._refuse(f"has an index of type {kind or 'unknown'}, and an index of times is needed")
-        times: np.ndarray = node[...].astype(np.int64).view(f"datetime64[{_UNITS[kind]}]")
-        return times, "tz" in node.attrs
-
-    def _refuse(self, what: str, fix: str = "") -> NoReturn:
-        fix = fix or "write the table of readings again: df.to_hdf(path, key='df', format='fixed')"
-        raise InputError(f"{self._path} {what}; {fix}")
+def _read(file: "h5py.File") -> tuple[list[str], np.ndarray, np.ndarray]:
+    if len(file) != 1:
+        raise ValueError(f"it holds {len(file)} tables, expected one")
+    (group,) = file.values()
+    kind = _text(group.attrs.get("pandas_type", ""))
+    if kind != "frame" or group.attrs["nblocks"] != 1:
+        raise ValueError("it is no table in pandas' format 'fixed' with numbers of one type")
+    names, times, values = (group[key] for key in ("axis0", "axis1", "block0_values"))
+    if values.size > MAX_VALUES:
+        raise ValueError(f"it holds {values.size} values, more than {MAX_VALUES}")
+    # Texts of variable length are pickles, of dtype object.
+    if names.dtype.kind not in "iuS" or values.dtype.kind not in "fiu":
+        raise ValueError("its names or values are no plain array")
+    unit = _UNITS.get(_text(times.attrs.get("kind", "")))
+    if unit is None or times.dtype.kind != "i" or "tz" in times.attrs:
+        raise ValueError("its index is not of times without a time zone")
+    if not values.size or values.shape != (*times.shape, *names.shape):
+        raise ValueError(f"its values have shape {values.shape}")
+    columns = [_text(name) for name in names[...].tolist()]
+    return columns, times[...].astype(np.int64).view(f"datetime64[{unit}]"), values[...]
 
 
 def _text(value: object) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # the names are read without torch, by the completion of the 
 
 __all__ = ["ALIASES", "METHODS", "canonical_name", "get_method"]
 
-#: Name -> the module that defines it, as METHOD if no other name is given.
+#: Name -> the module that defines it as METHOD, or the module and another name.
 _OWN = {
     "central": "graphfed.methods.baselines.central",
     "own_features": "graphfed.methods.baselines.own_features",
@@ -36,12 +36,12 @@ _OWN = {
     "naive_fedgnn": "graphfed.methods.lumos.naive_fedgnn",
     "prediction_release": "graphfed.methods.prediction_release.method",
     "cnfgnn": "graphfed.methods.cnfgnn.method",
-    "gru_central": "graphfed.methods.baselines.gru_central",
-    "gru_local": "graphfed.methods.baselines.gru_local",
-    "gru_fedavg": "graphfed.methods.baselines.gru_fedavg",
-    "gru_fmtl": "graphfed.methods.baselines.gru_fmtl",
-    "last_value": "graphfed.methods.baselines.last_value",
-    "historical_average": "graphfed.methods.baselines.historical_average",
+    "gru_central": "graphfed.methods.forecasters.recurrent:CENTRAL",
+    "gru_local": "graphfed.methods.forecasters.recurrent:LOCAL",
+    "gru_fedavg": "graphfed.methods.forecasters.recurrent:FEDAVG",
+    "gru_fmtl": "graphfed.methods.forecasters.multi_task",
+    "last_value": "graphfed.methods.forecasters.untrained:LAST_VALUE",
+    "historical_average": "graphfed.methods.forecasters.untrained:HISTORICAL_AVERAGE",
 }
 ALIASES: dict[str, str] = {"local": "isolated", "sp": "isolated", "fedsage+": "fedsage_plus"}
 
@@ -56,7 +56,7 @@ METHODS: "Registry[Method]" = Registry(
     "method",
     "graphfed.methods",
     "METHOD",
-    {name: where if ":" in where else f"{where}:METHOD" for name, where in _OWN.items()},
+    {name: place if ":" in place else f"{place}:METHOD" for name, place in _OWN.items()},
     _method_class,
     ALIASES,
 )

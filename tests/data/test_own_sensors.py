@@ -429,6 +429,12 @@ def text_column(file: h5py.File) -> None:
     file["df"].create_dataset("block0_values", (1,), dtype=h5py.vlen_dtype(np.uint8))
 
 
+def row_too_few(file: h5py.File) -> None:
+    values = file["df/block0_values"][1:]
+    del file["df/block0_values"]
+    file["df/block0_values"] = values
+
+
 def repeated_column(file: h5py.File) -> None:
     file["df/axis0"][1] = b"a"
 
@@ -445,6 +451,7 @@ def matrix(text: str) -> Callable[[], None]:
     return change
 
 
+OTHER_LAYOUT = "r.h5 is not laid out as metr-la.h5 and pems-bay.h5 are"
 MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     # sensors and times that are there twice
     "a sensor of two columns": (line("speeds.csv", 1, "time,a,b,a"), "speeds.csv has two columns called 'a'"),
@@ -457,7 +464,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a sensor of two places": (
         line("sensors.csv", 4, "c,34,-118"), "sensors.csv, line 4, column 'id': sensor 'c' is also in line 2"),
     "an id twice in npz": (arrays(ids=np.array(["a", "b", "a"])), "r.npz names the sensor 'a' twice"),
-    "a column twice in HDF5": (hdf5(repeated_column), "r.h5 has two columns called 'a'; rename one of them"),
+    "a column twice in HDF5": (hdf5(repeated_column), "r.h5 names the sensor 'a' twice"),
     # times
     "a time that is none": (line("speeds.csv", 3, "noon,1,2,3"), "speeds.csv, line 3, column 'time': 'noon' is no time; write"),
     "a time as Americans write it": (line("speeds.csv", 2, "3/1/2012 0:00,1,2,3"), "line 2, column 'time': '3/1/2012 0:00' is no time"),
@@ -543,16 +550,17 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "npz of a time that is none": (arrays(times=np.array(["?"] * STEPS)), "r.npz, row 1: '?' is no time"),
     "npz of NaT": (arrays(times=np.full(STEPS, np.datetime64("NaT", "s"))), "r.npz, row 1: 'NaT' is no time"),
     "npz that is none": (instead("r.npz", content("r.npz", b"PK\3\4 no")), "r.npz cannot be read"),
-    "HDF5 that is none": (instead("r.h5", content("r.h5", b"no")), "r.h5 is damaged or is no HDF5 file"),
     "no HDF5": (instead("r.h5", lambda: None), "r.h5 cannot be read: No such file"),
-    "HDF5 without a table": (hdf5(lambda file: file.move("df/axis0", "elsewhere")), "r.h5 has no plain array 'axis0'"),
+    "HDF5 that is none": (instead("r.h5", content("r.h5", b"no")), OTHER_LAYOUT),
+    "HDF5 without a table": (hdf5(lambda file: file.move("df/axis0", "elsewhere")), OTHER_LAYOUT),
     "HDF5 of pandas' other format": (
-        hdf5(lambda file: file["df"].attrs.modify("pandas_type", b"frame_table")),
-        "r.h5 holds a table in pandas' format 'table', and format 'fixed' is needed; write the table of readings again"),
-    "HDF5 of two tables": (hdf5(lambda file: file.copy("df", "more")), "r.h5 holds 2 tables of pandas, and exactly one is needed"),
-    "HDF5 with a column of texts": (hdf5(text_column), "r.h5 has no plain array 'block0_values' (pickled arrays are not read)"),
-    "HDF5 with another index": (hdf5(lambda file: file["df/axis1"].attrs.modify("kind", b"integer")), "r.h5 has an index of type integer, and an index of times is needed"),
-    "HDF5 with a block of another size": (hdf5(lambda file: file["df"].attrs.modify("nblocks", 2)), "r.h5 has no plain array 'block1_items'"),
+        hdf5(lambda file: file["df"].attrs.modify("pandas_type", b"frame_table")), OTHER_LAYOUT),
+    "HDF5 of two tables": (hdf5(lambda file: file.copy("df", "more")), OTHER_LAYOUT),
+    "HDF5 with a column of texts": (hdf5(text_column), OTHER_LAYOUT),
+    "HDF5 with another index": (hdf5(lambda file: file["df/axis1"].attrs.modify("kind", b"integer")), OTHER_LAYOUT),
+    "HDF5 with a time zone": (hdf5(lambda file: file["df/axis1"].attrs.create("tz", b"UTC")), OTHER_LAYOUT),
+    "HDF5 with columns of two types": (hdf5(lambda file: file["df"].attrs.modify("nblocks", 2)), OTHER_LAYOUT),
+    "HDF5 with a row too few": (hdf5(row_too_few), OTHER_LAYOUT),
     # the description
     "an unknown key": (more("reading: x\n"), "d.yaml has an unknown key 'reading'; did you mean 'readings'?"),
     "no readings": (content("d.yaml", "distances: distances.csv\n"), "d.yaml has no 'readings'"),
@@ -591,6 +599,15 @@ def test_a_method_for_graphs_refuses_sensors_in_one_line(capsys):
     captured = capsys.readouterr().err
     assert "'speeds' is for forecasting" in captured
     assert captured.count("\n") == 1
+
+
+def test_a_refused_hdf5_says_how_pandas_writes_it_as_csv():
+    hdf5(row_too_few)()
+    with pytest.raises(InputError) as caught:
+        read(readings="r.h5")
+    message = str(caught.value)
+    assert f"its values have shape ({STEPS - 1}, 3)" in message
+    assert message.endswith("pandas.read_hdf('r.h5').to_csv('readings.csv', index_label='time')")
 
 
 def test_hdf5_without_h5py_says_what_to_install(monkeypatch):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OTHERS = {"methods/lumos/lpgnn.py"}
 #: Modules of shared folders that implement statements of a paper.
 SHARED = {
-    "cnfgnn": ("methods/baselines/gru_fmtl.py",),
+    "cnfgnn": ("methods/forecasters/multi_task.py",),
     "lumos": (
         "methods/baselines/central.py",
         "methods/common/link_prediction.py",

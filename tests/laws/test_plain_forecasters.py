@@ -21,9 +21,9 @@ from graphfed.federation.received import ReceivedError
 from graphfed.federation.series import make_series, starts_of
 from graphfed.federation.transfer import Transfer
 from graphfed.methods.base import State
-from graphfed.methods.baselines import gru_fmtl
-from graphfed.methods.common import forecasting, local_forecasters, pooled_readings
+from graphfed.methods.common import forecasting
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
+from graphfed.methods.forecasters import multi_task, recurrent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
@@ -123,7 +123,7 @@ def test_readings_at_the_server_are_the_inputs_of_the_windows_and_nothing_after_
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     scaler = forecasting.fit_scaler(fed, data.series, config)
     with fed.phase("setup", round_number=0):
-        sent = pooled_readings.pool(fed, data, scaler, world.split, target, config).parts[0]
+        sent = forecasting.pool(fed, data, scaler, world.split, target, config).parts[0]
     (series,), (scale,) = data.series.parts, scaler.parts
     here = forecasting.standardise(series, torch.from_numpy(world.split.observed), scale, config)
     starts = starts_of(world.split, target)
@@ -187,7 +187,7 @@ class PlainGru:
 
     def __init__(self, series: Standardised, config: Any) -> None:
         self.series, self.config = series, config
-        first = local_forecasters.first_forecaster(config, "cpu")
+        first = recurrent.first_forecaster(config, "cpu")
         self.own = [leaves(first) for _ in range(series.num_clients)]
         self.optimizers = [optimizer_of(own, config.lr, config) for own in self.own]
         self.starts, self.steps = series.starts("train"), 0
@@ -318,9 +318,9 @@ def test_neighbours_are_drawn_to_the_weights_that_were_sent_before_the_round(
 def test_neighbours_with_equal_weights_are_not_drawn_anywhere() -> None:
     """The distance has no gradient there, and none is taken."""
     own = {"a": torch.ones(2, 3, requires_grad=True), "b": torch.zeros(2, 1, requires_grad=True)}
-    neighbours = gru_fmtl.Neighbours(torch.tensor([0, 1]), torch.tensor([0.5, 2.0]))
+    neighbours = multi_task.Neighbours(torch.tensor([0, 1]), torch.tensor([0.5, 2.0]))
     others = {"a": torch.ones(2, 3), "b": torch.tensor([[0.0], [4.0]])}
-    found = gru_fmtl.distances(own, others, neighbours)
+    found = multi_task.distances(own, others, neighbours)
     assert found.item() == 2 * 4
     a, b = torch.autograd.grad(found, list(own.values()))
     assert not a.any()
@@ -330,14 +330,14 @@ def test_neighbours_with_equal_weights_are_not_drawn_anywhere() -> None:
 def test_rows_of_neighbours_that_take_too_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where the rows themselves are kept."""
     rows = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    monkeypatch.setattr(gru_fmtl, "MAX_BYTES", 1000)
+    monkeypatch.setattr(multi_task, "MAX_BYTES", 1000)
     config = config_of(get_method("gru_fmtl"), penalty="norm")
     with pytest.raises(InputError, match=r"penalty=norm stores the \d+ weights of 2 neighbours"):
-        gru_fmtl.outgoing_edges(rows, config)
-    kept = gru_fmtl.outgoing_edges(rows, config_of(get_method("gru_fmtl"), penalty="squared"))
+        multi_task.outgoing_edges(rows, config)
+    kept = multi_task.outgoing_edges(rows, config_of(get_method("gru_fmtl"), penalty="squared"))
     assert kept.alpha.tolist() == [1, 1]
-    monkeypatch.setattr(gru_fmtl, "MAX_BYTES", 2**30)
-    assert gru_fmtl.outgoing_edges(rows, config).client.tolist() == [0, 1]
+    monkeypatch.setattr(multi_task, "MAX_BYTES", 2**30)
+    assert multi_task.outgoing_edges(rows, config).client.tolist() == [0, 1]
 
 
 def test_series_of_sensors_that_do_not_take_part_are_left_out() -> None:

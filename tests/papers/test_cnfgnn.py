@@ -24,8 +24,9 @@ from graphfed.methods.cnfgnn import steps
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, releases
 from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
 from graphfed.methods.cnfgnn.method import METHOD
-from graphfed.methods.common import forecasting, local_forecasters
+from graphfed.methods.common import forecasting
 from graphfed.methods.common.memory import SeriesExtent
+from graphfed.methods.forecasters import recurrent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runtime.local import stacked
@@ -79,7 +80,7 @@ def test_a_rounds_bytes_are_the_papers_formula(strategy: str, server_rounds: int
 def test_a_rounds_bytes_of_the_baselines_are_the_papers_formula(name: str) -> None:
     world = sensor_world()
     outcome, fed = run_local(name, world)
-    weights = local_forecasters.first_forecaster(config_of(get_method(name)), "cpu")
+    weights = recurrent.first_forecaster(config_of(get_method(name)), "cpu")
     edges = world.sensors.adjacency.nnz - world.clients
     expected = training_numbers(
         name, clients=world.clients, weights=sum(w.numel() for w in weights.values()), edges=edges
@@ -174,7 +175,7 @@ def test_networks_have_as_many_weights_as_in_the_paper() -> None:
     assert sum(w.numel() for w in steps.first_network(config, "cpu").values()) == 1_237_312
     gru = get_method("gru_local")
     for settings, count in (({}, 62_501), ({"hidden": 200, "layers": 2}, 727_401)):
-        drawn = local_forecasters.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
+        drawn = recurrent.first_forecaster(gru.config(**{**gru.defaults, **settings}), "cpu")
         assert sum(w.numel() for w in drawn.values()) == count
 
 
@@ -507,7 +508,7 @@ def test_the_three_forms_of_the_penalty_are_one_where_the_adjacency_is_symmetric
 
 
 def test_the_penalty_that_is_trained_with_has_the_gradient_of_the_squared_distances() -> None:
-    from graphfed.methods.baselines.gru_fmtl import (
+    from graphfed.methods.forecasters.multi_task import (
         Neighbours,
         distances,
         squared_distances,

@@ -30,17 +30,15 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun
-from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import ObservedTransfer, dense_rows
 from graphfed.crypto.sharing import decode
 from graphfed.data.seeding import generator
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.attention_sums.attention import SLOPE
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
-from graphfed.methods.attention_sums.method import METHOD, Prepared
+from graphfed.methods.attention_sums.method import Prepared
 from graphfed.methods.attention_sums.neighbour_sums import Targets
 from graphfed.runs.progress import stages_of
-from graphfed.tasks.inputs import local_federation
 
 __all__ = [
     "TOLERANCE",
@@ -196,13 +194,10 @@ def receive(audited: AuditedRun) -> Received:
 
 
 def _receive(audited: AuditedRun) -> Received:
-    config = audited.config.training
-    assert isinstance(config, AttentionSumsConfig)
-    fed = local_federation(audited.config, audited.inputs)
-    data, task = prepared_data(fed, audited.config, audited.inputs)
-    with fed.phase("setup", round_number=0):
-        prepared: Prepared = METHOD.setup(fed, data, task, config).prepared
-    cohort: Cohort = data.parts[0]
+    again = audited.rerun()
+    config: AttentionSumsConfig = again.training
+    prepared: Prepared = again.setup().prepared
+    cohort, task = again.cohort, again.task
     targets: Targets = prepared.sums.targets.parts[0]
     drawn = generator(0, "audit/attention_sums")
     totals = prepared.sums.masks is not None

@@ -30,15 +30,12 @@ from graphfed.audit.attacks.attention_rounds import (
     sums_received,
 )
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.prepared_data import prepared_data
-from graphfed.federation import Federation, Located
+from graphfed.audit.rerun import Rerun
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.attention_sums.attention import transform
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
-from graphfed.methods.attention_sums.method import METHOD, Prepared, parts_of
+from graphfed.methods.attention_sums.method import Prepared, parts_of
 from graphfed.methods.attention_sums.neighbour_sums import Targets
-from graphfed.methods.base import Task
-from graphfed.tasks.inputs import local_federation
 
 __all__ = ["CHECK", "SCORES", "Found", "attack_one_round"]
 
@@ -85,21 +82,18 @@ class Group:
     sums: np.ndarray
 
 
-def attack_one_round(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> Found:
+def attack_one_round(again: Rerun) -> Found:
     """Run the attack of every client on the sums that it receives in the first layer.
 
     Args:
-        fed: A federation with all clients in one cohort.
-        data: The data, at its clients.
-        task: The task.
-        config: The settings.
+        again: The repeated run.
 
     Returns:
         What the clients find.
     """
+    fed, state = again.fed, again.setup()
+    prepared: Prepared = state.prepared
     with fed.phase("setup", round_number=0):
-        state = METHOD.setup(fed, data, task, config)
-        prepared: Prepared = state.prepared
         weights = fed.broadcast(state.weights, name="model", grad=False)
         z, source, target = fed.clients.run(transform, prepared.shared, weights, None, None, 0, outputs=3)
         scores = prepared.sums.send_scores(fed, target, grad=False)
@@ -109,7 +103,7 @@ def attack_one_round(fed: Federation, data: Located, task: Task, config: Attenti
             received = prepared.sums.add_parts(fed, parts, grad=False)
         else:
             received = fed.exchange(parts, prepared.sums.parts, name="attention_sums/parts", grad=False)
-    cohort: Cohort = data.parts[0]
+    cohort = again.cohort
     targets: Targets = prepared.sums.targets.parts[0]
     layer = {name: w.double().numpy() for name, w in weights.parts[0].items() if name.startswith("layers.0.")}
     by_head = _by_head(z.parts[0], len(layer["layers.0.att_src"]))
@@ -266,11 +260,9 @@ def described(found: FromSums) -> str:
 
 def run(audited: AuditedRun) -> Finding:
     """Count the neighbours at other clients whose transformed features, or features, a client computes."""
-    config = audited.config.training
-    assert isinstance(config, AttentionSumsConfig)
-    fed = local_federation(audited.config, audited.inputs)
-    data, task = prepared_data(fed, audited.config, audited.inputs)
-    found = attack_one_round(fed, data, task, config)
+    again = audited.rerun()
+    config: AttentionSumsConfig = again.training
+    found = attack_one_round(again)
     received = receive(audited) if found.neighbours else None
     sizes = [] if received is None else attack_sums(received, audited)
     solved = [each for each in sizes if each.recovered]
@@ -286,7 +278,7 @@ def run(audited: AuditedRun) -> Finding:
     rounds = ""
     if received is not None:
         rounds = f". From {received.passes} rounds and evaluations: " + ("; ".join(map(described, sizes)))
-    width = config.attention_heads[0] * (config.hidden if config.layers > 1 else task.num_classes)
+    width = config.attention_heads[0] * (config.hidden if config.layers > 1 else again.task.num_classes)
     if found.features:
         verdict = "leaks exactly: clients compute these features from one round"
     elif solved:

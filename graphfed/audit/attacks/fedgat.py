@@ -27,18 +27,14 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
-from graphfed.federation import Federation, Located
 from graphfed.federation.route import RouteTable
-from graphfed.methods.base import Task
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining, server_graph
 from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.tasks.inputs import local_federation
 
 __all__ = [
     "CHECK",
@@ -50,7 +46,6 @@ __all__ = [
     "by_keys",
     "by_moments",
     "errors",
-    "opened",
 ]
 
 #: The numbers of messages that are computed at a time, and the largest number of nodes in the matrix form.
@@ -329,10 +324,12 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
 
 def run(audited: AuditedRun) -> Finding:
     """Count the neighbours at other clients whose features a client can compute."""
-    fed, data, config, task = opened(audited)
+    again = audited.rerun()
+    fed, config = again.fed, again.training
+    assert isinstance(config, AnyFedGATConfig)
     with fed.phase("setup", round_number=0):
-        data = fed.clients.run(fedgat.kept_edges, data, config)
-        route, at_server = pretraining.upload(fed, data, task)
+        data = fed.clients.run(fedgat.kept_edges, again.data, config)
+        route, at_server = pretraining.upload(fed, data, again.task)
     pooled: Pooled = at_server.parts[0]
     elsewhere, recovered, worst = 0, 0, 0.0
     for part in attacked(pooled, fed.table(route).parts[0], config):
@@ -361,22 +358,6 @@ def run(audited: AuditedRun) -> Finding:
         no_signal=0.0,
         details={"neighbours": elsewhere, "recovered": recovered, "largest_error": worst},
     )
-
-
-def opened(audited: AuditedRun) -> tuple[Federation, Located, AnyFedGATConfig, Task]:
-    """Open a run for the attack.
-
-    Args:
-        audited: The finished run.
-
-    Returns:
-        A federation in this process, the data at its clients, the run's settings and its task.
-    """
-    config = audited.config
-    fed = local_federation(config, audited.inputs)
-    data, task = prepared_data(fed, config, audited.inputs)
-    assert isinstance(config.training, AnyFedGATConfig)
-    return fed, data, config.training, task
 
 
 CHECK = Check(

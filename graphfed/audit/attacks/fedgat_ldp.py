@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.audit.attacks.fedgat import TOLERANCE, attacked, errors, opened
+from graphfed.audit.attacks.fedgat import TOLERANCE, attacked, errors
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import dense_rows
 from graphfed.methods.fedgat import ldp as fedgat_ldp
@@ -51,10 +51,11 @@ def similarities(rows: Tensor, truth: Tensor, others: Tensor) -> Tensor:
 
 def run(audited: AuditedRun) -> Finding:
     """Compute the rows behind the message, and compare them with the features."""
-    fed, data, config, task = opened(audited)
+    again = audited.rerun()
+    fed, task, config = again.fed, again.task, again.training
     assert isinstance(config, FedGATLdpConfig)
     with fed.phase("setup", round_number=0):
-        data = fed.clients.run(fedgat.kept_edges, data, config)
+        data = fed.clients.run(fedgat.kept_edges, again.data, config)
         route, plaintext = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)
         noised = fedgat_ldp.pooled_of(fed, data, route, released, config)

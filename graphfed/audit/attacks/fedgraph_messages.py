@@ -5,8 +5,8 @@ dropout. A client that receives a row therefore knows exactly the weights that i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,18 +14,14 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun
-from graphfed.audit.prepared_data import prepared_data
-from graphfed.federation import Federation, Located
+from graphfed.audit.rerun import Rerun
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.protection import PLAINTEXT
-from graphfed.federation.transfer import Options
 from graphfed.methods.base import State
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, sample_neighbours
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.layers import aggregate, transform
-from graphfed.methods.fedgraph.method import METHOD, Clients
+from graphfed.methods.fedgraph.method import Clients
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import SparseMatrix, ranges
 
@@ -43,29 +39,12 @@ __all__ = [
 ]
 
 
-class _RecordingFederation(Federation):
-    """A federation with all clients in one cohort that records the rows of evaluations.
-
-    The rows are by layer, each in the order of the receivers' requests.
-    """
-
-    def __init__(self, num_clients: int, device: str) -> None:
-        super().__init__([tuple(range(num_clients))], device=device)
-        self.recorded: list[Tensor] = []
-
-    def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
-        rows = super().exchange(x, route, **options)
-        if self.ledger.phase == "eval":
-            self.recorded.append(rows.parts[0].detach())
-        return rows
-
-
 @dataclass(frozen=True, eq=False)
 class Opened:
     """A run after set-up.
 
     Attributes:
-        fed: The federation in this process.
+        run: The repeated run.
         state: The method's state.
         config: The run's settings.
         cohort: The data of all clients.
@@ -76,7 +55,7 @@ class Opened:
             ascending, [m]. Layers without such rows are left out.
     """
 
-    fed: _RecordingFederation
+    run: Rerun
     state: State
     config: FedGraphConfig
     cohort: Cohort
@@ -101,15 +80,11 @@ def opened(audited: AuditedRun) -> Opened:
     Returns:
         The run after set-up.
     """
-    config, inputs = audited.config, audited.inputs
-    assert isinstance(config.training, FedGraphConfig)
-    training = replace(config.training, aggregation=PLAINTEXT)
-    fed = _RecordingFederation(inputs.clients_of(config.method), config.device)
-    data, task = prepared_data(fed, config, inputs)
-    with fed.phase("setup", round_number=0):
-        state = config.method.setup(fed, data, task, training)
+    run = audited.rerun(plaintext=True)
+    training: FedGraphConfig = run.training
+    state = run.setup()
     clients: Clients = state.prepared
-    cohort, graph = data.parts[0], clients.graph.parts[0]
+    cohort, graph = run.cohort, clients.graph.parts[0]
     requests = remote_ids(cohort)
     sent_rows = {}
     for number, (layer, route) in enumerate(clients.val.layers):
@@ -123,7 +98,7 @@ def opened(audited: AuditedRun) -> Opened:
     held_codes = cohort.client * len(ids) + place[: cohort.num_rows]
     order = held_codes.argsort()
     at = torch.searchsorted(held_codes[order], requests.owner * len(ids) + place[cohort.num_rows :])
-    return Opened(fed, state, training, cohort, graph, requests.client, order[at], sent_rows)
+    return Opened(run, state, training, cohort, graph, requests.client, order[at], sent_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,16 +145,14 @@ def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int])
     rows, weights = [], []
     last: dict[int, Tensor] = {}
     for number in range(1, rounds[-1] + 1):
-        with again.fed.phase("train", round_number=number):
-            state = METHOD.round(again.fed, state, config, number)
+        state = again.run.round(state, number)
         if number not in rounds:
             continue
-        again.fed.recorded = []
-        with again.fed.phase("eval"):
-            METHOD.predict(again.fed, state, config, "val")
+        with again.run.exchanges() as exchanges:
+            again.run.predict(state, "val")
         # The exchange of a layer takes place even if it has no rows.
         sharing = [n for n in range(config.layers) if config.sends_embeddings(n)]
-        received = dict(zip(sharing, again.fed.recorded, strict=True))
+        received = dict(zip(sharing, (each.received for each in exchanges), strict=True))
         if not all(bool(of_layer.isfinite().all()) for of_layer in received.values()):
             break  # training has diverged
         last = received

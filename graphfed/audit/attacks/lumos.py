@@ -21,8 +21,7 @@ of the attack proves nothing. With three layers u is assumed to know how many ed
 (docs/papers/lumos.md).
 """
 
-from dataclasses import dataclass, replace
-from typing import Unpack
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,12 +29,7 @@ from torch import Tensor
 
 from graphfed.audit.attacks.least_squares import bounded
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.prepared_data import prepared_data
 from graphfed.audit.transcript import dense_rows
-from graphfed.federation import Federation, Located
-from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.protection import PLAINTEXT
-from graphfed.federation.transfer import Options
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
@@ -76,19 +70,6 @@ class Seen:
     embeddings: Tensor
 
 
-class _Listening(Federation):
-    """A federation with all clients in one cohort; it records the last leaf embeddings, [P, H], by sender."""
-
-    def __init__(self, num_clients: int, device: str) -> None:
-        super().__init__([tuple(range(num_clients))], device=device, simulated=True)
-        self.leaves = torch.empty(0)
-
-    def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
-        if options["name"] == TRANSFER:
-            self.leaves = x.parts[0].detach()
-        return super().exchange(x, route, **options)
-
-
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and record what the attackers receive.
 
@@ -101,12 +82,8 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """
     config = audited.config
     assert isinstance(config.training, LumosConfig)
-    training = replace(config.training, aggregation=PLAINTEXT)
-    fed = _Listening(audited.inputs.clients_of(config.method), config.device)
-    data, task = prepared_data(fed, config, audited.inputs)
-    cohort = data.parts[0]
-    with fed.phase("setup", round_number=0):
-        state = config.method.setup(fed, data, task, training)
+    again = audited.rerun(plaintext=True, simulated=True)
+    training, cohort, state = again.training, again.cohort, again.setup()
     trees = state.prepared.trees.parts[0]
     pairs = np.random.default_rng(0).permutation(trees.forest.num_pairs)
     pairs = pairs[: PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS]
@@ -114,16 +91,17 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     weights, keys, embeddings = [], [], []
     for number in range(1, used[-1] + 1):
         before = state.weights.parts[0]
-        with fed.phase("train", round_number=number):
-            state = config.method.round(fed, state, training, number)
+        with again.exchanges(TRANSFER) as leaves:
+            state = again.round(state, number)
         if number in used:
             weights.append({name: w.detach().cpu() for name, w in before.items()})
             keys.append(fold(training.seed, "dropout", number) if training.dropout else None)
-            embeddings.append(fed.leaves[torch.from_numpy(pairs).to(fed.leaves.device)].cpu())
+            embeddings.append(leaves[-1].sent[torch.from_numpy(pairs).to(leaves[-1].sent.device)].cpu())
     keepers = trees.leaf_owners.cpu()[torch.from_numpy(pairs)]
     sent = _bits_of(trees.noised, pairs.tolist()) + trees.unsent_value
     forest = _of_pairs(trees.forest, torch.from_numpy(pairs), keepers)
     seen = Seen(forest, sent, tuple(weights), tuple(keys), torch.stack(embeddings))
+    assert cohort.x is not None
     x = cohort.x.to_scipy() if isinstance(cohort.x, SparseMatrix) else cohort.x.cpu().numpy()
     mean = torch.from_numpy(np.asarray(x.mean(0), dtype=np.float64)).flatten()
     return seen, dense_rows(cohort.x, keepers.numpy()), mean

@@ -17,19 +17,13 @@ same values.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Unpack
+from dataclasses import dataclass
 
 import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.prepared_data import prepared_data
-from graphfed.federation import Federation, Located
-from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.protection import PLAINTEXT
-from graphfed.federation.transfer import Options
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.methods.prediction_release.release import predicted_classes
@@ -52,20 +46,6 @@ class Received:
     value: Tensor
 
 
-class _Listening(Federation):
-    """A federation with all clients in one cohort; it records the classes that have arrived, [M]."""
-
-    def __init__(self, num_clients: int, device: str) -> None:
-        super().__init__([tuple(range(num_clients))], device=device, simulated=True)
-        self.arrived = torch.empty(0)
-
-    def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
-        result = super().exchange(x, route, **options)
-        if options["name"] == TRANSFER:
-            self.arrived = result.parts[0].long().cpu()
-        return result
-
-
 def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
     """Train again up to the release, and record what the receivers get.
 
@@ -78,22 +58,18 @@ def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
     """
     config = audited.config
     assert isinstance(config.training, PredictionReleaseConfig)
-    training = replace(config.training, aggregation=PLAINTEXT)
-    fed = _Listening(audited.inputs.clients_of(config.method), config.device)
-    data, task = prepared_data(fed, config, audited.inputs)
-    cohort = data.parts[0]
-    with fed.phase("setup", round_number=0):
-        state = config.method.setup(fed, data, task, training)
-    for number in range(1, training.round_of_release + 1):
-        weights = state.weights.parts[0]
-        with fed.phase("train", round_number=number):
-            state = config.method.round(fed, state, training, number)
+    again = audited.rerun(plaintext=True, simulated=True)
+    training, cohort, state = again.training, again.cohort, again.setup()
+    with again.exchanges(TRANSFER) as released:
+        for number in range(1, training.round_of_release + 1):
+            weights = state.weights.parts[0]
+            state = again.round(state, number)
     classes = predicted_classes(state.prepared.batches.parts[0], weights, training).cpu()
     ids, node = torch.unique(remote_ids(cohort).ids.cpu(), return_inverse=True)
     place = torch.argsort(cohort.id.cpu())
     rows = place[torch.searchsorted(cohort.id.cpu()[place], ids)]
-    frequency = torch.bincount(classes, minlength=task.num_classes)
-    return Received(node, fed.arrived), classes[rows], frequency
+    frequency = torch.bincount(classes, minlength=again.task.num_classes)
+    return Received(node, released[-1].received.long().cpu()), classes[rows], frequency
 
 
 def response(epsilon: float, num_classes: int) -> Tensor:

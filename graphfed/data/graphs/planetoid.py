@@ -1,8 +1,7 @@
-"""Reading of Planetoid's raw files (Cora, CiteSeer, PubMed), which are not trusted.
+"""Reading of Planetoid's raw files: Cora, CiteSeer and PubMed with their public splits.
 
-The files are Python 2 pickles, which planetoid_pickle.py reads. The result is cached as safetensors in the
-cache folder, under a hash of the files' content; nothing is written to the folder of the raw files. If a file
-does not fit the others, an error names it. Numbers that a file states are checked before they size an array.
+The files are Python 2 pickles. A file is opened only if its SHA-256 is that of the published file, and its
+pickle may use only the six names that the published files need.
 
 Format: Yang, Cohen, Salakhutdinov, "Revisiting Semi-Supervised Learning with Graph Embeddings", ICML 2016;
 public repository kimiyoung/planetoid, folder data.
@@ -10,35 +9,61 @@ public repository kimiyoung/planetoid, folder data.
 
 import contextlib
 import hashlib
+import io
 import itertools
+import pickle
+from collections import defaultdict
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from graphfed.data.cache import cache_folder
-from graphfed.data.content import content_hash
 from graphfed.data.graphs.graph import Graph, Split, make_graph
-from graphfed.data.graphs.planetoid_pickle import SOURCE, read_pickle
-from graphfed.data.messages import brief
 from graphfed.errors import InputError
-from graphfed.files import check_regular, read_tensors, write_bytes, write_tensors
+from graphfed.files import check_regular, write_bytes
 
 __all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid"]
 
+SOURCE = "the public repository kimiyoung/planetoid, folder data"
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 FEATURE_PARTS = ("x", "tx", "allx")
 URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 TIMEOUT_SECONDS = 5.0
 NUM_VAL = 500
-MAX_BYTES = 2**28  # the size of one file; the largest real file has 8 million bytes
-MAX_DIGITS = 18  # the length of a number in test.index
+MAX_BYTES = 2**24  # the largest published file has 7 578 385 bytes
 #: Whether missing files may be downloaded (`without_downloads`).
 _may_download = ContextVar("may_download", default=True)
-FORMAT = "1"  # increase this number when the cached form changes
+#: The SHA-256 of every published file.
+SHA256 = {
+    "ind.cora.x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
+    "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
+    "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
+    "ind.cora.y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
+    "ind.cora.ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
+    "ind.cora.ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
+    "ind.cora.graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
+    "ind.cora.test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
+    "ind.citeseer.x": "d20de19150741e555de0ed037195630fc194114ebc7fd72ced62810148aa22f6",
+    "ind.citeseer.tx": "539a8906a2da97628d212f2fdd668c109a8b3f0d36574b59e5d3fd5b5303da21",
+    "ind.citeseer.allx": "2ac30345d95c9ec933a817ee0bdd6a5f077f8c184a20e696910192d534414668",
+    "ind.citeseer.y": "8ba87e515d8e3ee3cf52f6d2c5b86aa73f11ecad825a808455209ec26cd54924",
+    "ind.citeseer.ty": "55e5bd1ba1e733a04598753ad1a8d57957f4b8f89e74519f41f4f4938767e4ce",
+    "ind.citeseer.ally": "f704b2d986dde6c2669934de1f3ae5696a6cf9455c0f6b2646a2d135ea0a1c95",
+    "ind.citeseer.graph": "d79a4ef9d3e7169aee8946145f6b7306e35bc79bffad26346cfb94e10e9912a7",
+    "ind.citeseer.test.index": "2af990671580b6b2df5d158d1038f8292e30c9cd821b5453f399659b25b723d4",
+    "ind.pubmed.x": "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33",
+    "ind.pubmed.tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
+    "ind.pubmed.allx": "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
+    "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
+    "ind.pubmed.ty": "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
+    "ind.pubmed.ally": "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
+    "ind.pubmed.graph": "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
+    "ind.pubmed.test.index": "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
+}
 
 
 def folders(root: Path, folder: str) -> list[Path]:
@@ -89,8 +114,8 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
         The graph; its features are csr, [N, F], not normalised.
 
     Raises:
-        InputError: Files are missing or damaged. For missing files the message names the files, the searched
-            folders and the source.
+        InputError: Files are missing, or differ from the published ones. For missing files the message names
+            the files, the searched folders and the source.
     """
     name = folder.lower()
     needed = [f"ind.{name}.{part}" for part in PARTS if not (structure_only and part in FEATURE_PARTS)]
@@ -120,82 +145,55 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
                 f"{looked}, and {failed}; set GRAPHFED_DATA or the data folder to the folder that "
                 f"has them, or get them from {SOURCE}"
             )
-    content = {file: _read(place / file) for file in needed}
-    return _cached(name, content, place, structure_only)
+    files = {file.removeprefix(f"ind.{name}."): _read(place / file) for file in needed}
+    return _convert(name, files, structure_only)
 
 
 def _read(path: Path) -> bytes:
+    """Read a file, and check that it is the published one."""
     try:
         check_regular(path)
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+            content = file.read(MAX_BYTES)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); get it from {SOURCE}") from error
-    if len(content) > MAX_BYTES:
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256[path.name]:
         raise InputError(
-            f"{path} is larger than any Planetoid file ({MAX_BYTES} bytes); get it from {SOURCE}"
+            f"{path} is not the published file, so it was not opened: its SHA-256 is {found}, expected "
+            f"{SHA256[path.name]}; get it from {SOURCE}"
         )
     return content
 
 
-def _cached(name: str, content: dict[str, bytes], place: Path, structure_only: bool) -> Graph:
-    digest = hashlib.sha256(f"{FORMAT} {structure_only}".encode())
-    for file in sorted(content):
-        digest.update(hashlib.sha256(content[file]).digest())
-    path = cache_folder() / "planetoid" / f"{name}-{digest.hexdigest()[:24]}.safetensors"
-    try:
-        tensors, metadata = read_tensors(path)
-        if content_hash(tensors) == metadata["hash"]:
-            return _from_tensors(name, tensors)
-    except Exception:  # the cached copy is absent, truncated or foreign: convert the raw files again
-        pass
-    raw = {file.removeprefix(f"ind.{name}."): (file, data) for file, data in content.items()}
-    try:
-        tensors = _convert(name, raw, place, structure_only)
-    except InputError:
-        raise
-    except Exception as error:  # files of different data sets can fail in many ways
-        raise InputError(
-            f"the files in {place} do not belong together ({brief(error)}); get all eight from {SOURCE}"
-        ) from error
-    graph = _from_tensors(name, tensors)
-    with contextlib.suppress(OSError):  # without a cache, the next load only takes longer
-        write_tensors(path, tensors, {"hash": content_hash(tensors)})
-    return graph
+#: The names that the files use, which is also all that they may use.
+_NAMES: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("scipy.sparse.csr", "csr_matrix"): sp.csr_matrix,
+    ("collections", "defaultdict"): defaultdict,
+    ("__builtin__", "list"): list,
+}
 
 
-def _from_tensors(name: str, tensors: dict[str, np.ndarray]) -> Graph:
-    x = None
-    if "x_indptr" in tensors:
-        shape = tuple(tensors["x_shape"].tolist())
-        x = sp.csr_matrix((tensors["x_data"], tensors["x_indices"], tensors["x_indptr"]), shape=shape)
-        x.check_format(full_check=True)
-    split = Split("public", tensors["train"], tensors["val"], tensors["test"])
-    return make_graph(name, x, tensors["y"], tensors["edges"], split=split)
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _NAMES:
+            raise pickle.UnpicklingError(f"no Planetoid file needs the name {module}.{name}")
+        return _NAMES[module, name]
 
 
-def _convert(
-    name: str, raw: dict[str, tuple[str, bytes]], place: Path, structure_only: bool
-) -> dict[str, np.ndarray]:
-    """Convert the raw files to the arrays of the graph, in PyG's order of the nodes."""
-    files = {part: place / file for part, (file, _) in raw.items()}
-    content = {part: data for part, (_, data) in raw.items()}
-    one_hot = {part: _one_hot(content[part], files[part]) for part in ("ally", "ty", "y")}
-    num_classes = one_hot["ally"].shape[1]
-    for part, rows in one_hot.items():
-        if rows.shape[1] != num_classes:
-            _refuse(
-                files[part], f"it has {rows.shape[1]} classes, and {files['ally'].name} has {num_classes}"
-            )
-    y, ty, ally = one_hot["y"], one_hot["ty"], one_hot["ally"]
+def _unpickle(content: bytes) -> Any:
+    # Python 2 pickled bytes as text: latin1 gives each byte back.
+    return _Unpickler(io.BytesIO(content), encoding="latin1").load()
+
+
+def _convert(name: str, files: dict[str, bytes], structure_only: bool) -> Graph:
+    """Convert the raw files, in PyG's order of the nodes."""
+    y, ty, ally = (_unpickle(files[part]) for part in ("y", "ty", "ally"))  # one-hot classes, [rows, C]
     first = len(ally)
-    if len(y) + NUM_VAL > first:
-        _refuse(
-            files["y"],
-            f"there are {len(y)} training and {NUM_VAL} validation rows, and only {first} rows before the "
-            "test rows",
-        )
-    test_index = _test_index(content["test.index"], files["test.index"], first, len(ty))
+    test_index = np.array(files["test.index"].split(), dtype=np.int64)
     # The test nodes come last. CiteSeer skips some numbers among them; these nodes keep class 0, without
     # features and edges.
     n = int(test_index.max()) + 1
@@ -207,97 +205,23 @@ def _convert(
     masks[0, : len(y)] = True
     masks[1, len(y) : len(y) + NUM_VAL] = True
     masks[2, test_index] = True
-    edges = _edges(content["graph"], files["graph"], n)
-    tensors = {
-        "y": classes,
-        "edges": make_graph(name, None, classes, edges).edges,
-        "train": masks[0],
-        "val": masks[1],
-        "test": masks[2],
-    }
+    x = None
     if not structure_only:
-        allx, tx = (_features(content[part], files[part]) for part in ("allx", "tx"))
-        for part, matrix, rows in (("allx", allx, ally), ("tx", tx, ty)):
-            if matrix.shape != (len(rows), allx.shape[1]):
-                _refuse(
-                    files[part],
-                    f"its matrix has shape {matrix.shape}, and {(len(rows), allx.shape[1])} was expected",
-                )
         # Row r of the stack belongs to node node_of_row[r]; the rows of skipped nodes stay empty.
-        stack = sp.vstack((allx, tx)).tocoo()
+        stack = sp.vstack((_unpickle(files["allx"]), _unpickle(files["tx"]))).tocoo()
         node_of_row = np.concatenate((np.arange(first), test_index))
         x = sp.csr_matrix((stack.data, (node_of_row[stack.row], stack.col)), shape=(n, stack.shape[1]))
         x.sum_duplicates()
         x.eliminate_zeros()
-        tensors |= {
-            "x_indptr": x.indptr,
-            "x_indices": x.indices,
-            "x_data": x.data,
-            "x_shape": np.array(x.shape),
-        }
-    return tensors
+    return make_graph(name, x, classes, _edges(_unpickle(files["graph"])), split=Split("public", *masks))
 
 
-def _refuse(path: Path, why: str) -> NoReturn:
-    raise InputError(f"{path} does not fit the other files: {why}; get all eight from {SOURCE}")
-
-
-def _one_hot(content: bytes, path: Path) -> np.ndarray:
-    """Read one-hot classes, [rows, C]."""
-    rows = read_pickle(content, path)
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.shape[1] == 0:
-        _refuse(path, "it holds no table of classes with one row per node and one column per class")
-    return rows
-
-
-def _features(content: bytes, path: Path) -> sp.csr_matrix:
-    matrix = read_pickle(content, path)
-    if not sp.issparse(matrix):
-        _refuse(path, "it holds no csr matrix of features")
-    return matrix
-
-
-def _test_index(content: bytes, path: Path, first: int, count: int) -> np.ndarray:
-    """Read the numbers of the test nodes, [count] int64.
-
-    The numbers are distinct and lie in first..first + 2 count - 1, so a file cannot make the graph much
-    larger than its content.
-    """
-    entries = content.split()
-    wrong = next((entry for entry in entries if len(entry) > MAX_DIGITS or not entry.isdigit()), None)
-    if wrong is not None:
-        _refuse(path, f"{wrong[:40].decode('ascii', 'backslashreplace')!r} is not a node number")
-    if len(entries) != count or not count:
-        _refuse(path, f"it has {len(entries)} numbers for the {count} rows of the test nodes")
-    index = np.array(entries, dtype=np.int64)
-    if index.min() < first or index.max() >= first + 2 * count:
-        _refuse(
-            path,
-            f"its numbers are from {index.min()} to {index.max()}; {count} test nodes after the first "
-            f"{first} nodes have numbers in {first}..{first + 2 * count - 1}",
-        )
-    if len(np.unique(index)) != count:
-        _refuse(path, "it lists a number twice")
-    return index
-
-
-def _edges(content: bytes, path: Path, n: int) -> np.ndarray:
-    """Read the edges as pairs of a node and one of its neighbours, [2, entries] int64."""
-    neighbours = read_pickle(content, path)
-    if not isinstance(neighbours, dict):
-        _refuse(path, "it holds no dict of neighbours")
-    for node, listed in neighbours.items():
-        if type(node) is not int or not 0 <= node < n or type(listed) is not list:
-            _refuse(path, f"the entry of node {str(node)[:40]!r} is no list of one of the {n} nodes")
-    degree = np.fromiter(map(len, neighbours.values()), dtype=np.int64, count=len(neighbours))
-    # A pickle can use one list for many nodes, and so describe more entries than fit into memory.
-    if degree.sum() > len(content):
-        _refuse(path, f"it states {degree.sum()} neighbours in {len(content)} bytes")
-    ends = list(itertools.chain.from_iterable(neighbours.values()))
-    if set(map(type, ends)) - {int} or (ends and not 0 <= min(ends) <= max(ends) < n):
-        _refuse(path, f"a node has a neighbour that is not one of the {n} nodes")
-    nodes = np.fromiter(neighbours, dtype=np.int64, count=len(neighbours))
-    return np.stack((np.repeat(nodes, degree), np.array(ends, dtype=np.int64)))
+def _edges(neighbours: dict[int, list[int]]) -> np.ndarray:
+    """List the edges as pairs of a node and one of its neighbours, [2, entries] int64."""
+    nodes = np.fromiter(neighbours, dtype=np.int64)
+    degree = np.fromiter(map(len, neighbours.values()), dtype=np.int64)
+    ends = np.fromiter(itertools.chain.from_iterable(neighbours.values()), dtype=np.int64)
+    return np.stack((np.repeat(nodes, degree), ends))
 
 
 @contextlib.contextmanager
@@ -313,7 +237,8 @@ def without_downloads() -> Iterator[None]:
 def _download(folder: str, target: Path) -> bool:
     """Download the raw files into `target`.
 
-    Return False if the network or the disk fails, or a file is missing and must not be downloaded.
+    Return False if the network or the disk fails, what arrives is not the published file, or a file is
+    missing and must not be downloaded.
     """
     import http.client
     import urllib.request
@@ -325,7 +250,10 @@ def _download(folder: str, target: Path) -> bool:
                 if not _may_download.get():
                     return False
                 with urllib.request.urlopen(f"{URL}/{file}", timeout=TIMEOUT_SECONDS) as reply:
-                    write_bytes(target / file, reply.read(MAX_BYTES))
+                    content = reply.read(MAX_BYTES)
+                if hashlib.sha256(content).hexdigest() != SHA256[file]:
+                    return False
+                write_bytes(target / file, content)
     except (OSError, http.client.HTTPException):
         return False
     return True

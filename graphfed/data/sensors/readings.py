@@ -1,8 +1,8 @@
 """Reading of users' files of sensor readings, and their alignment to equal steps of time.
 
 There are four kinds of files: a wide table (CSV, Parquet) with a column of times and a column for each
-sensor; a long table with a row (time, sensor, value) for each reading; a wide table that pandas wrote as
-HDF5; and an npz file with the arrays
+sensor; a long table with a row (time, sensor, value) for each reading; an HDF5 file in the layout of
+METR-LA's and PEMS-BAY's; and an npz file with the arrays
     readings   [T, S] numbers
     ids        [S] texts or whole numbers
     times      [T] texts or datetime64; or `start`, one text, and `step_minutes`, one whole number
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from graphfed.data.feature_checks import count_rounded
-from graphfed.data.hdf5 import read_frame
+from graphfed.data.hdf5 import read_table
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile, first_that_fails
@@ -154,7 +154,7 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
 
 
 def read_hdf5(path: Path, missing: float | None) -> Rows:
-    """Read an HDF5 file that pandas wrote, with times as the index and a column for each sensor.
+    """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor.
 
     Args:
         path: The file.
@@ -164,21 +164,17 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
         The rows.
 
     Raises:
-        InputError: The file is missing, damaged or empty, or a value cannot be used.
+        InputError: The file is missing, damaged or laid out differently, or a value cannot be used.
     """
-    frame = read_frame(path)
-    if not frame.columns or not len(frame.index):
-        raise InputError(
-            f"{path} has no row or no column; give one row for each time and one column for each sensor"
-        )
 
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
 
-    times, zoned = _read_array_times(frame.index, where)
-    names = _distinct(path, frame.columns)
-    values, note = _float32(frame.values, names, where)
-    return Rows(path, names, times, None, _without(values, missing), where, frame.zoned or zoned, note)
+    columns, index, read = read_table(path)
+    times, zoned = _read_array_times(index, where)
+    names = _distinct(path, columns)
+    values, note = _float32(read, names, where)
+    return Rows(path, names, times, None, _without(values, missing), where, zoned, note)
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:

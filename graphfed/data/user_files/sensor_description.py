@@ -47,7 +47,7 @@ class ReadingKeys(YamlModel):
     """The keys of readings, and the name of the data."""
 
     readings: DescribedFile | None = Field(
-        None, description="The file of readings: CSV, Parquet, HDF5 (written by pandas) or npz."
+        None, description="The file of readings: CSV, Parquet, npz, or HDF5 in METR-LA's layout."
     )
     time: str | None = Field(
         INDEX, description="The column of times. A first column without a name has this name, too."

@@ -72,18 +72,18 @@ from graphfed.methods.common.forecasting import (
     PART,
     WINDOWS,
     absent,
+    average,
     common_split,
     fit_scaler,
     joined,
     of_present,
     parts_of,
+    pool,
     scaler_form,
     standardise,
     windows_form,
 )
-from graphfed.methods.common.local_forecasters import average
 from graphfed.methods.common.memory import NUMBER, SeriesExtent
-from graphfed.methods.common.pooled_readings import pool
 from graphfed.methods.tasks import FORECASTING
 from graphfed.random import fold, permutation
 

@@ -19,9 +19,10 @@ from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.secure.aggregation import (
     SumForm,
     messages,
+    protected_mean,
     protected_sum,
 )
-from graphfed.federation.series import Network, Series, starts_of, windows
+from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
 from graphfed.methods.config import GradientSteps, sum_protection
 from graphfed.nn import gru
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
@@ -38,6 +39,7 @@ __all__ = [
     "Standardised",
     "Weights",
     "absent",
+    "average",
     "batch_of",
     "client_gradients",
     "client_losses",
@@ -51,6 +53,7 @@ __all__ = [
     "joined",
     "of_present",
     "parts_of",
+    "pool",
     "standardise",
     "teaching",
     "with_readings",
@@ -544,6 +547,67 @@ def gradients_of(leaves: Weights) -> dict[str, Tensor]:
     return {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in leaves.items()}
 
 
+# ---- readings at the server --------------------------------------------------------------------------------
+
+
+def reported_readings(series: Series, present: Tensor, first: int, end: int, missing: str) -> Tensor:
+    """Return what a sensor sends of the steps first .. end - 1, [P, S]; NaN for a missing reading."""
+    series = series.of(present)
+    readings = series.readings[:, first:end]
+    return readings.masked_fill(series.missing[:, first:end], torch.nan) if missing == "masked" else readings
+
+
+def pooled(
+    network: Network, sent: Tensor, scaler: Weights, first: int, length: int, config: ForecastTraining
+) -> Standardised:
+    """Build the series that sensors have sent, from step `first` on.
+
+    Steps are added up to `length`; of these only the time is known.
+    """
+    sent = torch.cat([sent, sent.new_full((len(sent), length - sent.shape[1]), torch.nan)], 1)
+    series = Series(
+        tuple(range(len(sent))),
+        sent.nan_to_num(nan=0.0),
+        sent.isnan(),
+        network.first_minute + first * network.step_minutes,
+        network.step_minutes,
+        network.split,
+    )
+    return standardise(series, torch.ones(len(sent), dtype=torch.bool), scaler, config)
+
+
+def pool(
+    fed: Federation,
+    data: SensorData,
+    scaler: Located,
+    split: TimeSplit,
+    target: str,
+    config: ForecastTraining,
+) -> Located:
+    """Send the readings that the windows of a target need to the server, and standardise them there.
+
+    For training windows these are the inputs and the readings to forecast, for other windows the inputs.
+
+    Args:
+        fed: The federation.
+        data: The data of the run.
+        scaler: "mean" and "std", at the server.
+        split: The windows.
+        target: "train", "val", "test" or "all".
+        config: The settings.
+
+    Returns:
+        At the server: the `Standardised` series.
+    """
+    starts = starts_of(split, target)
+    first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
+    inputs = end if target == "train" else end - split.horizon
+    sent = fed.clients.run(reported_readings, data.series, fed.present(), first, inputs, config.missing)
+    # A missing reading is NaN.
+    sent = fed.collect(sent, name="readings", grad=False, finite=False)
+    return fed.server.run(pooled, data.network, sent, scaler, first, end - first, config)
+
+
 # ---- weights of clients ------------------------------------------------------------------------------------
 
 
@@ -558,6 +622,56 @@ def of_present(weights: Weights, present: Tensor) -> Weights:
         [P, ...] weights.
     """
     return weights if bool(present.all()) else {name: w[present] for name, w in weights.items()}
+
+
+def of_all(weights: Weights, present: Tensor) -> Weights:
+    """Give every client of the cohort a row, as an average requires; clients that do not take part get zeros,
+    which do not count.
+    """
+    if bool(present.all()):
+        return weights
+    rows = {}
+    for name, w in weights.items():
+        rows[name] = w.new_zeros(len(present), *w.shape[1:])
+        rows[name][present] = w
+    return rows
+
+
+def equal_weights(network: Network) -> Tensor:
+    """Return an equal weight for each client in an average, [K]."""
+    return torch.ones(network.edges.num_nodes)
+
+
+def client_weights(series: Series) -> Tensor:
+    """Return each client's weight in an average."""
+    return torch.ones(series.num_clients)
+
+
+def average(
+    fed: Federation, data: SensorData, own: Located, before: Located, config: ForecastTraining
+) -> tuple[Located, Located]:
+    """Average the weights of all clients that take part.
+
+    Args:
+        fed: The federation.
+        data: The data of the run.
+        own: At the clients: their weights.
+        before: At the server: the mean of the round before.
+        config: The settings.
+
+    Returns:
+        The mean at the server, and the mean at the clients, to which the server sends it.
+    """
+    mean = protected_mean(
+        fed,
+        fed.clients.run(of_all, own, fed.present()),
+        fed.clients.run(client_weights, data.series),
+        fed.server.run(equal_weights, data.network),
+        before,
+        sum_protection(config),
+        name="update",
+    )
+    return mean, fed.broadcast(mean, name="model", grad=False)
 
 
 # ---- small parts of programs -------------------------------------------------------------------------------

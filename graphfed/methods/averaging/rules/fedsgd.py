@@ -19,6 +19,7 @@ __all__ = ["MESSAGES", "RULE", "first", "step"]
 
 
 def first(model: Tensors, config: GraphTraining) -> Values:
+    """Return the optimiser's state before its first step."""
     return {"optimizer": init_state(config.optimizer, model)}
 
 

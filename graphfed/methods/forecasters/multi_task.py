@@ -29,28 +29,13 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.route import ExchangeIds, ExchangeRoute
-from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import Network, SensorData, Series
-from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.baselines.gru_local import refuse_unseen
-from graphfed.methods.common.forecasting import (
-    MESSAGES,
-    Standardised,
-    Weights,
-    fit_scaler,
-)
-from graphfed.methods.common.local_forecasters import (
-    GRU_DEFAULTS,
-    LocalEpochSettings,
-    first_forecaster,
-    own_forecasters,
-    pass_over,
-    predict_own,
-    scaled,
-)
+from graphfed.methods.common import forecasting
+from graphfed.methods.common.forecasting import Standardised, Weights
 from graphfed.methods.common.memory import SeriesExtent, num_moments, recurrent_numbers
 from graphfed.methods.config import keeps_client_state
+from graphfed.methods.forecasters import recurrent
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
@@ -61,18 +46,7 @@ MAX_BYTES = 4 * 2**30
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FmtlConfig(
-    LocalEpochSettings,
-    groups.ClientStateSettings,
-    groups.SequenceTrainingSettings,
-    groups.RecurrentLayerSettings,
-    groups.RecurrentSettings,
-    groups.WindowSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FmtlConfig(recurrent.LocalGruConfig):
     """The settings of federated multi-task learning."""
 
     coupling: float = Field(
@@ -129,7 +103,7 @@ def outgoing_edges(rows: Tensor, config: FmtlConfig) -> Neighbours:
     memory.
     """
     client, other = rows.nonzero(as_tuple=True)
-    weights = sum(w.numel() for w in first_forecaster(config, "cpu").values())
+    weights = sum(w.numel() for w in recurrent.first_forecaster(config, "cpu").values())
     size = weights * len(client) * torch.get_default_dtype().itemsize
     if config.penalty == "norm" and size > MAX_BYTES:
         raise InputError(
@@ -148,11 +122,8 @@ def neighbour_ids(series: Series, rows: Tensor) -> ExchangeIds:
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> State:
-    """Agree on the common scale, send the edges to the clients and copy the first weights."""
-    refuse_unseen(fed, "gru_fmtl")
-    check_sums(fed, config.aggregation, fed.num_clients)
-    scaler = fit_scaler(fed, data.series, config)
-    training = scaled(fed, data, scaler, config)
+    """Agree on the common scale, copy the first weights and send the edges to the clients."""
+    alone = recurrent.setup_own(fed, data, config, "gru_fmtl")
     rows = fed.scatter(
         fed.server.run(adjacency_rows, data.network),
         name="neighbours",
@@ -160,13 +131,10 @@ def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> 
         like=TensorForm(torch.get_default_dtype(), (fed.num_clients,)),
     )
     route = fed.exchange_route(fed.clients.run(neighbour_ids, data.series, rows), name="wanted")
-    own = fed.clients.run(own_forecasters, training, config)
-    values = {"weights": own, "scaler": scaler, "optimizer": fed.clients.run(dict)}
+    neighbours = fed.clients.run(outgoing_edges, rows, config)
     # The names of the parts follow from the settings and are public.
-    names = tuple(first_forecaster(config, "cpu"))
-    return State(
-        values, Prepared(data, training, fed.clients.run(outgoing_edges, rows, config), route, names)
-    )
+    names = tuple(recurrent.first_forecaster(config, "cpu"))
+    return State(alone.values, Prepared(data, alone.prepared.training, neighbours, route, names))
 
 
 def select_part(weights: Weights, name: str) -> Tensor:
@@ -206,7 +174,7 @@ def train(
         form = squared_distances if config.penalty == "squared" else distances
         return config.coupling * form(own, received, neighbours)
 
-    return pass_over(data, weights, optimizer, config, number, penalty)
+    return recurrent.pass_over(data, weights, optimizer, config, number, penalty)
 
 
 def squared_distances(own: Weights, sums: Weights, neighbours: Neighbours) -> Tensor:
@@ -266,25 +234,21 @@ def checkpoint(extent: SeriesExtent, config: FmtlConfig) -> int:
 METHOD = Method(
     name="gru_fmtl",
     summary="every sensor trains a recurrent forecaster whose weights stay close to its neighbours' weights",
-    paper="Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal "
-    "data modeling. KDD 2021, arXiv:2106.05223; after Smith, Chiang, Sanjabi, Talwalkar: Federated "
-    "multi-task learning. NeurIPS 2017",
+    paper=f"{recurrent.PAPER}; after Smith, Chiang, Sanjabi, Talwalkar: Federated multi-task learning. "
+    "NeurIPS 2017",
     config=FmtlConfig,
     tasks=(FORECASTING,),
     partition="sensors",
     setup=setup,
     round=round,
-    predict=predict_own,
+    predict=recurrent.predict_own,
     checkpoint=checkpoint,
-    state=StateValues(
-        model=("weights", "scaler"),
-        scratch=("optimizer",),
-    ),
+    state=StateValues(model=("weights", "scaler"), scratch=("optimizer",)),
     sends=Sent(
         summary="weights between neighbours, every round",
         protection="none: in plaintext",
         messages={
-            **MESSAGES,
+            **forecasting.MESSAGES,
             "neighbours": "The server sends each client, once, the weights of the edges that leave its "
             "sensor.",
             "wanted": "A client asks each of its neighbours, once, for its weights. The neighbour reads who "
@@ -293,5 +257,5 @@ METHOD = Method(
             "asks, in every round. The neighbour reads them; from weights, readings can in part be inferred.",
         },
     ),
-    defaults=GRU_DEFAULTS,
+    defaults=recurrent.DEFAULTS,
 )

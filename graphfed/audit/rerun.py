@@ -1,0 +1,128 @@
+"""A run repeated in this process, with all clients in one cohort.
+
+An attack repeats a run for values that messages do not have: what a party holds, and the data as its method
+received it. With features=scaled a method sends only values that it computed from scaled features, so attacks
+compare their results with these.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.route import ExchangeRoute
+from graphfed.federation.secure.protection import PLAINTEXT
+from graphfed.federation.transfer import Options
+from graphfed.methods.base import Method, State, Task
+from graphfed.methods.config import AggregationSettings
+from graphfed.runs.train import agree_before_setup
+from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.registry import get_task
+from graphfed.tasks.run_config import RunConfig
+
+__all__ = ["Exchange", "Rerun", "rerun"]
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """The rows of an exchange between clients, as they were sent and as they arrived."""
+
+    sent: Tensor
+    received: Tensor
+
+
+class _Federation(Federation):
+    """A federation with all clients in one cohort that keeps exchanges while a caller wants them."""
+
+    #: Where exchanges are kept, and the name of the kept ones (None: all); None to keep none.
+    keep: tuple[list[Exchange], str | None] | None = None
+
+    def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
+        arrived = super().exchange(x, route, **options)
+        if self.keep is not None and self.keep[1] in (None, options["name"]):
+            self.keep[0].append(Exchange(x.parts[0].detach(), arrived.parts[0].detach()))
+        return arrived
+
+
+@dataclass(frozen=True, eq=False)
+class Rerun:
+    """A repeated run, before set-up.
+
+    Attributes:
+        fed: All clients in one cohort.
+        method: The run's method.
+        data: The data at the clients, after they agreed on the scale of features and the weights of classes.
+        task: The run's task.
+        training: The settings of the method.
+    """
+
+    fed: _Federation
+    method: Method
+    data: Any
+    task: Task
+    training: Any
+
+    @property
+    def cohort(self) -> Cohort:
+        """The data of all clients. No party has it; an audit compares its results with it."""
+        cohort: Cohort = self.data.parts[0]
+        return cohort
+
+    def setup(self) -> State:
+        """Run the method's set-up."""
+        with self.fed.phase("setup", round_number=0):
+            return self.method.setup(self.fed, self.data, self.task, self.training)
+
+    def round(self, state: State, number: int) -> State:
+        """Run a round, counted from 1."""
+        with self.fed.phase("train", round_number=number):
+            return self.method.round(self.fed, state, self.training, number)
+
+    def predict(self, state: State, target: str) -> Located:
+        """Predict the nodes of a part, as an evaluation does."""
+        with self.fed.phase("eval"):
+            return self.method.predict(self.fed, state, self.training, target)
+
+    @contextmanager
+    def exchanges(self, name: str | None = None) -> Iterator[list[Exchange]]:
+        """Keep the exchanges of a name (None: all) inside this context."""
+        kept: list[Exchange] = []
+        self.fed.keep = kept, name
+        try:
+            yield kept
+        finally:
+            self.fed.keep = None
+
+
+def rerun(
+    config: RunConfig, inputs: Inputs, *, plaintext: bool = False, simulated: bool | None = None
+) -> Rerun:
+    """Place a run's data at its clients and let them agree, in plaintext, on what is common to all methods.
+
+    Args:
+        config: The run's settings.
+        inputs: The run's data.
+        plaintext: Whether sums are computed in plaintext, too, which gives the same values.
+        simulated: Whether secure protocols are simulated; None for as in the run.
+
+    Returns:
+        The run before set-up.
+    """
+    training: Any = config.training
+    if simulated is None:
+        simulated = training.simulated
+    fed = _Federation(
+        [tuple(range(inputs.clients_of(config.method)))], device=config.device, simulated=simulated
+    )
+    parts = inputs.parts(config, fed.workers)
+    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
+    task = inputs.task(config.task)
+    in_plaintext = training
+    if isinstance(training, AggregationSettings):
+        in_plaintext = replace(training, aggregation=PLAINTEXT)
+    data, _ = agree_before_setup(fed, data, config.method, task, in_plaintext)
+    return Rerun(fed, config.method, data, task, in_plaintext if plaintext else training)
