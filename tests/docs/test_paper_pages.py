@@ -97,6 +97,14 @@ def test_a_page_states_what_its_tags_headings_and_theorems_number() -> None:
 
 # ---- the results on the page -------------------------------------------------------------------------------
 
+
+def results_of(paper: str) -> str:
+    """The page of a paper's results, which is a page of its own for most papers."""
+    own = ROOT / "docs/papers" / f"{paper}_results"
+    page = own.with_suffix(".md")
+    return (page if page.exists() else own.with_name(f"{paper}.md")).read_text()
+
+
 #: CNFGNN's items on data sets that need many hours are not recorded; the record of FedGCN has no commits.
 IN_PART = {"cnfgnn"}
 WITHOUT_COMMITS = {"fedgcn"}
@@ -108,7 +116,7 @@ FEWER_SEEDS = {("fedgraph", item) for item in ("fig8", "fig9", "fig11", "fig12")
 def test_a_papers_page_shows_every_item_of_its_record_which_are_those_of_the_program(paper: str) -> None:
     """The build makes tables and drawings from the record (docs/_ext/records.py)."""
     record = json.loads((ROOT / f"benchmarks/results/reproduce_{paper}.json").read_text())
-    page = (ROOT / f"docs/papers/{paper}.md").read_text()
+    page = results_of(paper)
     recorded = [item["item"] for item in record["items"]]
     shown = re.findall(rf"^```{{reproduction-(?:table|plot)}} {paper}/(\S+)$", page, re.MULTILINE)
     assert {*shown} == {*recorded}
@@ -133,7 +141,7 @@ def test_the_rows_of_a_record_have_the_seeds_of_the_program(paper: str) -> None:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_page_shows_how_rows_compare_wherever_the_paper_prints_it(paper: str) -> None:
-    page = (ROOT / f"docs/papers/{paper}.md").read_text()
+    page = results_of(paper)
     for item in json.loads((ROOT / f"benchmarks/results/reproduce_{paper}.json").read_text())["items"]:
         compared = [there for row in item["rows"] for there in row.get("relative", ())]
         if any(value is not None for there in compared for value in there["printed"].values()):
