@@ -148,6 +148,11 @@ class Records:
             return f"{mean} in {len(known)} of {len(values)} runs"
         return f"{mean} ± {format(self.number(name, f'{path}.std') / per, form)}"
 
+    def cell(self, name: str, path: str, form: str, *, per: float) -> str:
+        """Return the cell of a table: `reached` for values over runs, `value` for a number or a text."""
+        show = self.value if isinstance(self._found(name, path), int | float | str) else self.reached
+        return show(name, path, form, per=per)
+
     def timed(self, name: str, path: str, per: float = 1) -> str:
         """Return the minimum and the median of a repeated measurement: ``1.9 / 2.3``.
 

@@ -91,27 +91,28 @@ class ReproductionTable(RecordDirective):
 
 
 class RecordTable(RecordDirective):
-    """A table of values over runs (`Records.reached`) in an object of a record, with a row for each entry.
+    """A table of values over runs (`Records.reached`), numbers or texts of a record, with a row for each key.
 
-    The argument is the record and the JMESPath of the object. ``:rows:`` has ``key=label`` for each row,
-    separated by ";". Each line of the content is a column: its title, the path in an entry, the format and
-    the number to divide by, separated by "|"."""
+    The argument is the record, and the JMESPath of the object that has the keys. ``:rows:`` has ``key=label``
+    for each row, separated by ";". Each line of the content is a column: its title, the path in an entry, the
+    format and the number to divide by, separated by "|". In a record that has an object for each column, the
+    path of the column contains ``{}`` in the place of the key."""
 
     option_spec: ClassVar[Any] = {"rows": directives.unchanged_required}
     has_content = True
 
     def make_nodes(self, argument: str, records: Records) -> list[nodes.Node]:
-        name, path = argument.split()
+        name, _, path = argument.partition(" ")
         columns = [[part.strip() for part in line.split("|")] for line in self.content]
         if any(len(column) != 4 for column in columns):
             raise RecordError("a column has a title, a path, a format and a number to divide by")
         rows = [row.strip().split("=", 1) for row in self.options["rows"].split(";")]
         lines = [["", *(title for title, *_ in columns)]]
         for key, label in rows:
-            cells = (
-                records.reached(name, f"{path}.{key}.{inner}", form, per=float(per))
-                for _, inner, form, per in columns
-            )
+            cells = []
+            for _, inner, form, per in columns:
+                below = inner.replace("{}", key) if "{}" in inner else f"{key}.{inner}"
+                cells.append(records.cell(name, f"{path}.{below}".lstrip("."), form, per=float(per)))
             lines.append([label, *cells])
         table = text_table(lines)
         table["classes"].append("figures")

@@ -218,6 +218,6 @@ for form in ("vector", "matrix"):
 #
 # ## Where to go on
 #
-# - [FedGAT](../../docs/papers/fedgat.md): all equations, the proofs of the error bounds, the differences from the paper, and its tables and figures next to ours
+# - [FedGAT](../../docs/papers/fedgat.md): all equations, the error bounds, the differences from the paper, and [its tables and figures next to ours](../../docs/papers/fedgat_results.md)
 # - `graphfed methods fedgat` lists every setting, and `graphfed reproduce fedgat --quick` makes a short version of the paper's table
 # - [Security](../../docs/security.md) and [Audit](../../docs/audit.md)

@@ -176,6 +176,6 @@ assert attack.details["read"] > attack.details["guessed"]
 #
 # ## Where to go on
 #
-# - [Lumos](../../docs/papers/lumos.md): all equations and algorithms, the differences from the paper, and its tables and figures next to ours
+# - [Lumos](../../docs/papers/lumos.md): all equations and algorithms, the differences from the paper, and [its tables and figures next to ours](../../docs/papers/lumos_results.md)
 # - `graphfed methods lumos` lists every setting, and `graphfed reproduce lumos --quick` makes a short version of the paper's figures
 # - [Security](../../docs/security.md) and [Audit](../../docs/audit.md)

@@ -1,5 +1,5 @@
 """Edges under local differential privacy: every pair of nodes is a bit, flipped with probability 1 / (1 +
-e^epsilon) (docs/papers/lumos.md, "Baselines", naive FedGNN).
+e^epsilon) (docs/papers/lumos_results.md, "Baselines", naive FedGNN).
 
 Nodes have the public numbers 0..N-1. One of its two nodes reports each of the N (N - 1) / 2 pairs: node i
 reports (i, i + 1), ..., (i, i + floor(N / 2)) modulo N, so all nodes send the same number of bits. If N is

@@ -10,8 +10,8 @@ the machine's numbers too, and decoding uses the rounded numbers. tests/privacy/
 outputs.
 
 Mechanisms: `one_bit` (Lumos, Eqs. (26) and (27)), and `multi_bit` and `randomised_response` of LPGNN
-(docs/papers/lumos.md, "Baselines"). `bins` partitions coordinates among receivers, `edges` flips edges,
-`gaussian` has the Gaussian mechanism.
+(docs/papers/lumos_results.md, "Baselines"). `bins` partitions coordinates among receivers, `edges` flips
+edges, `gaussian` has the Gaussian mechanism.
 """
 
 import math

@@ -109,7 +109,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
         "7 % of the readings that the test counts",
     ),
     "papers/claims.md": ("with its 95 % interval",),
-    "papers/lumos.md": ("the paper prints 8 to 14 percent everywhere",),
+    "papers/lumos_results.md": ("the paper prints 8 to 14 percent everywhere",),
     "papers/fedgraph_results.md": (
         "within 5 %, up to their scale",  # how near a solution must come to count
         '"early" is 75 % on Cora',  # a target of the paper's text

@@ -204,6 +204,11 @@ Lumos is above LPGNN.
 round, wall s | round | .3f | 1
 near, wall ms | to.near.wall | .0f | 0.001
 ```
+
+```{record-table} fedgat_sums
+:rows: direct, matrix=direct, bytes of the matrices
+MB in a round | round_bytes."{}" | .3f | 1e6
+```
 """
 
 WRONG = r"""# Wrong
@@ -276,6 +281,8 @@ def test_a_changed_record_changes_the_sentence_table_and_picture_and_contradicts
     assert f"<p>{records.reached('fedgraph_machines', f'{full}.round', '.3f')}</p>" in page
     assert f"<p>{records.reached('fedgraph_machines', f'{full}.to.near.wall', '.0f', per=0.001)}</p>" in page
     assert "<p>not reached</p>" in page
+    sent = records.value("fedgat_sums", 'round_bytes."direct, matrix"', ".3f", per=1e6)
+    assert f"<p>{sent}</p>" in page
     assert '<math display="block">' in page
     assert '<span class="eqno">(26)</span>' in page
     assert 'src="_images/lumos-fig3.svg"' in page

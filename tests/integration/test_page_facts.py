@@ -147,7 +147,7 @@ def test_the_noise_and_the_false_edges_of_naive_fedgnn_on_the_page_of_lumos_foll
     false_edges = nodes * (nodes - 1) / 2 / (1 + math.exp(epsilon))
     free = gaussian_sigma(epsilon, delta, math.sqrt(features))
     bounded = gaussian_sigma(epsilon, delta, math.sqrt(2 * 30))
-    text = page("papers/lumos.md")
+    text = page("papers/lumos_results.md")
     assert (
         rf"$\epsilon = 2$ makes ${false_edges / 1e7:.1f} \cdot 10^7$ false edges and $\sigma = {free:.0f}$"
         in text

@@ -231,8 +231,8 @@ def test_whatever_the_number_of_bins_no_receiver_and_no_coalition_learns_more_th
 @pytest.mark.parametrize("nominal", [0.5, 2.0])
 def test_the_budget_of_the_authors_program_is_stated_as_what_a_receiver_learns(nominal: float) -> None:
     """Their bit is kept with odds of e^(e^nominal) to 1, and all bits go to every receiver
-    (docs/papers/lumos.md, "Encoding of features"). By enumeration, of 3 coordinates, that is 3 e^nominal, not
-    `nominal`. All receivers get the same bits here, so together they learn no more."""
+    (docs/papers/lumos_results.md, Fig. 5). By enumeration, of 3 coordinates, that is 3 e^nominal,
+    not `nominal`. All receivers get the same bits here, so together they learn no more."""
     true = 3 * math.exp(nominal)
     config = config_of(epsilon=true, pad_bins=1)
     kept = 1 / (1 + math.exp(-math.exp(nominal)))

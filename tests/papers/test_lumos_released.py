@@ -114,8 +114,8 @@ def test_a_split_budget_is_a_third_for_each() -> None:
 
 
 def test_a_bound_on_set_features_has_the_noise_of_the_accountant_for_its_sensitivity() -> None:
-    """On Facebook's 4 714 features: 137 without a bound and 15 with 30 (docs/papers/lumos.md, Baselines).
-    The noise that is drawn is compared with the same words scaled here."""
+    """On Facebook's 4 714 features: 137 without a bound and 15 with 30 (docs/papers/lumos_results.md,
+    Baselines). The noise that is drawn is compared with the same words scaled here."""
     world, method = make_world(), get_method("naive_fedgnn")
     for bound, width, stated in ((None, 4714, 136.89), (30, 4714, 15.44), (3, 12, None)):
         config = config_of(method, noise_seed=4, max_set_features=bound, feature_low=0.0, feature_high=1.0)
@@ -174,7 +174,7 @@ def test_propagation_is_the_normalised_adjacency_without_self_loops() -> None:
 
 
 def test_dropped_labels_are_what_the_neighbourhood_says_and_the_loss_is_corrected() -> None:
-    """docs/papers/lumos.md, Baselines, with dense matrices and loops, on the values that were released."""
+    """The definition of LPGNN, with dense matrices and loops, on the values that were released."""
     world = make_world(2)
     outcome, _ = run_local("lpgnn", world, rounds=1, k_y=2)
     config, c = config_of(get_method("lpgnn"), rounds=1, k_y=2), 3

@@ -74,7 +74,7 @@ def test_an_accountant_says_the_same_epsilon() -> None:
 
 
 def test_the_classical_formula_is_not_enough_from_epsilon_six_on_and_too_much_below_one() -> None:
-    """Why it is not used (docs/papers/lumos.md, Baselines)."""
+    """Why it is not used (docs/papers/lumos_results.md, Baselines)."""
     classical = {e: math.sqrt(2 * math.log(1.25 / 1e-2)) / e for e in (0.5, 8.0)}
     assert gaussian_delta(classical[0.5], 0.5) < 1e-2
     assert gaussian_delta(classical[8.0], 8.0) > 1e-2

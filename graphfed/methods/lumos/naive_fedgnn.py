@@ -12,7 +12,7 @@ What the participants learn. Each of the three is epsilon-private (features with
 set-up: a training node's features, its label and one edge cost epsilon each, or a third each with
 `split_budget`. Which nodes are trained on is not hidden. Features are not clipped: they are within
 feature_low and feature_high. With max_set_features a client drops features beyond that public number before
-it adds noise, so less noise gives the same guarantee (docs/papers/lumos.md, "Baselines", has the proof). The
+it adds noise, so less noise gives the same guarantee (proof: docs/papers/lumos_results.md, "Baselines"). The
 guarantee of the Gaussian mechanism is for real numbers (`graphfed.privacy.gaussian`).
 
 There are many false edges (3.0e7 on Facebook at epsilon 2). So the networks are those of `symmetric`, and

@@ -43,8 +43,8 @@ same client, without noise. Edges are not hidden from the two clients that have 
 A run that breaks in the round of the release and goes on releases again: the same values, because the noise
 is drawn before training and is in the checkpoint, if the machine computes the same weights to the bit.
 
-Differs from the paper: there is no paper. docs/papers/lumos.md, "Ours: release a prediction", has the
-choices that validation nodes made.
+Differs from the paper: there is no paper. The choices were made on validation nodes (docs/papers/lumos.md,
+"Ours: release a prediction").
 """
 
 from collections.abc import Mapping
