@@ -84,8 +84,7 @@ REVIEWED: dict[str, tuple[str, ...]] = {
     # A setting of the record.
     "policies.md": ("60 % of the nodes to train on",),
     "security.md": (
-        "(50 % is no signal, 100 % is FedGAT)",  # what a scale means
-        "within 5 %, up to their scale",  # how near a solution must come to count
+        "50 % is no signal, 100 % is FedGAT",  # what a scale means
         # tests/integration/test_page_facts.py compares these with the protocol.
         "set-up takes 16.8 kB",
         "an acceptance 4.2 kB (8 bits) or 7.4 kB (10)",
