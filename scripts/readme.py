@@ -17,7 +17,7 @@ PICTURE = ROOT / "docs" / "images" / "federation.svg"
 
 #: The run whose report the README quotes, and the transfers that it shows.
 RUN = {"method": "fedgcn", "data": "digits", "clients": 3, "rounds": 60, "seed": 0}
-SHOWN = ("training_counts", "fedgcn/border_ids", "fedgcn/partial_sums", "gradient")
+SHOWN = ("fedgcn/border_ids", "fedgcn/partial_sums", "gradient")
 HEAD = "| what it is | transfer | protection | bytes |\n|---|---|---|---|\n"
 
 
