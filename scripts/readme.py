@@ -1,5 +1,5 @@
-"""Bring what the README takes from the program up to date: its picture, its rows of a report, what each
-method sends, and the address of the built pages in its links (`Documentation` in pyproject.toml).
+"""Bring what the README takes from the program up to date: its picture, its rows of a report, and the address
+of the built pages in its links (`Documentation` in pyproject.toml).
 
     python scripts/readme.py
 
@@ -17,7 +17,7 @@ PICTURE = ROOT / "docs" / "images" / "federation.svg"
 
 #: The run whose report the README quotes, and the transfers that it shows.
 RUN = {"method": "fedgcn", "data": "digits", "clients": 3, "rounds": 60, "seed": 0}
-SHOWN = ("training_counts", "fedgcn/border_ids", "fedgcn/partial_sums", "gradient")
+SHOWN = ("fedgcn/border_ids", "fedgcn/partial_sums", "gradient")
 HEAD = "| what it is | transfer | protection | bytes |\n|---|---|---|---|\n"
 
 
@@ -50,16 +50,6 @@ def rows_of_a_report(folder: Path) -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
-def with_what_methods_send(text: str) -> str:
-    """The README with the second column of its methods' table as the methods declare it."""
-    from graphfed.methods.registry import get_method
-
-    def row(found: re.Match[str]) -> str:
-        return f"| `{found[1]}` | {get_method(found[1]).sends.summary} | {found[2]} |"
-
-    return re.sub(r"^\| `(\w+)` \| .*? \| (.*) \|$", row, text, flags=re.MULTILINE)
-
-
 def site() -> str:
     """The address of the built pages."""
     content = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -83,7 +73,7 @@ def brought_up_to_date(text: str, folder: Path) -> str:
         text: The README as it is.
         folder: An empty folder for a run.
     """
-    text = with_links_to_the_site(with_what_methods_send(text))
+    text = with_links_to_the_site(text)
     rows = rows_of_a_report(folder)
     return re.sub(rf"^{re.escape(HEAD)}(?:\|.*\n)+", lambda _: rows, text, flags=re.MULTILINE)
 

@@ -39,7 +39,6 @@ MEANT = {
 #: Words in their ordinary sense, and names that are stored: part of a line, and its file.
 ORDINARY = (
     ("dealing cards", "graphfed/data/partitions/overlapping.py"),
-    ("resembles dealing", "docs/data.md"),
     ('"dealing"', "graphfed/methods/lumos/feature_encoding.py"),  # the key of a random draw
     ('"vertex"', "graphfed/methods/common/entity_alignment.py"),  # the key of a hash
     ('"vertex"', "graphfed/methods/cnfgnn/graph_network.py"),  # the name of weights

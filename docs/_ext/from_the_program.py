@@ -5,6 +5,7 @@ registered method needs, sends and protects. `messages-table` prints every named
 of every deployed run. `description-keys` prints the keys of a description of the user's own files."""
 
 import contextlib
+import html
 import io
 import os
 import re
@@ -75,8 +76,8 @@ class MethodsTable(Directive):
 
 
 class MessagesTable(Directive):
-    """Tables of the transfers of every run and of each method. Methods with the same transfers share one
-    table."""
+    """Tables of the transfers of every run and of each method, each behind its title, which opens it. Methods
+    with the same transfers share one table."""
 
     def run(self) -> list[nodes.Node]:
         alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
@@ -98,11 +99,12 @@ class MessagesTable(Directive):
         ]
         found: list[nodes.Node] = []
         for title, messages in tables:
-            found.append(nodes.rubric(text=title))
+            found.append(nodes.raw("", f"<details><summary>{html.escape(title)}</summary>", format="html"))
             if messages:
                 found.append(text_table([("transfer", "contents, and who can read it"), *messages]))
             else:
                 found.append(nodes.paragraph(text="Training sends nothing."))
+            found.append(nodes.raw("", "</details>", format="html"))
         return found
 
 

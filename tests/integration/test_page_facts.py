@@ -234,24 +234,18 @@ def prose(name: str) -> str:
 
 def test_every_figure_of_a_record_on_the_page_on_policies_is_the_recorded_one() -> None:
     text = page("policies.md")
-    r = FedGraph()
-    ddpg, bandit = r.items["fig6"]["rows"]
+    ddpg = FedGraph().items["fig6"]["rows"][0]
     returns = ddpg["returns"]
-    assert (bandit["best"], len(returns), len(bandit["returns"])) == ({"share": 0.05, "chance": 0.5}, 300, 59)
+    assert len(returns) == 300
     later = sum(returns[40:60]) / 20
     each = ddpg["seconds"] / len(returns)
-    whole, other = (f"{row['seconds']:_.0f}".replace("_", " ") for row in (ddpg, bandit))
+    whole = f"{ddpg['seconds']:_.0f}".replace("_", " ")
     for sentence in (
         f"the recorded 300 episodes of 300 rounds took {whole} s on one core, {each:.0f} s each",
-        f"the 59 episodes of the bandit {other} s",
-        f"returns {bandit['final']:.1f} without noise",
         f"returned {ddpg['first']:.1f} in the mean of the first twenty, {later:.1f} in those from 41 to 60, "
         f"and {ddpg['last']:.1f} in the last twenty of 300",
-        f"after episode {ddpg['kept']}, returns {ddpg['final']:.1f} without noise",
     ):
         assert sentence in text
-    assert 25 < 100 * each / 60 < 35
-    assert "about half an hour" in text
 
 
 # ---- notes of records --------------------------------------------------------------------------------------
