@@ -31,8 +31,6 @@ PHRASES = {
 }  # fmt: skip
 #: Where an old word is meant, with the reason.
 MEANT = {
-    "graphfed/renamed.py": "lists the names that have been replaced",
-    "tests/runs/test_renamed.py": "shows that they are refused",
     "tests/test_vocabulary.py": "this list",
     "CHANGELOG.md": "names what was renamed",
 }

@@ -23,7 +23,6 @@ from graphfed.cli.sweep import sweep
 from graphfed.cli.training import compare, resume, run
 from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
-from graphfed.renamed import COMMANDS, new_name
 from graphfed.runtime.interrupts import stopping
 from graphfed.terminal import open_standard_streams, print_line
 
@@ -116,12 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _meant(error: Any) -> str:
-    """Return what to say of an unknown option or command whose name was changed, or of an option that is a
-    setting or another program's word; empty for any other."""
+    """Return what to say of an unknown option that is a setting or another program's word; empty for any
+    other."""
     given = str(getattr(error, "option_name", ""))
     name = given.lstrip("-").replace("-", "_")
     if error.ctx is None or not name:
-        return "" if error.ctx is None else _renamed_command(error)
+        return ""
     takes = {option for parameter in error.ctx.command.params for option in parameter.opts}
     if name in ("seed", "seeds"):
         other = "--seed" if name == "seeds" else "--seeds"
@@ -132,21 +131,10 @@ def _meant(error: Any) -> str:
     setting = name if name in SETTINGS else SYNONYMS.get(name)
     # Rounds are both.
     option = "rounds" if setting == "rounds" else OPTION_WORDS.get(name)
-    renamed = new_name(name, [option.lstrip("-").replace("-", "_") for option in takes])
-    option, when = (option, "here") if renamed is None else (renamed, "now")
     if option is not None and f"--{option.replace('_', '-')}" in takes:
-        return f"there is no option {given}; it is called --{option.replace('_', '-')} {when}"
+        return f"there is no option {given}; it is called --{option.replace('_', '-')} here"
     if setting is not None and "--set" in takes:
         return f"there is no option {given}; {setting} is a setting: give --set {setting}=VALUE"
-    return ""
-
-
-def _renamed_command(error: Any) -> str:
-    """Return what to say of an unknown command whose name was changed; empty for any other."""
-    for old, new in COMMANDS.items():
-        group, _, command = f"graphfed {old}".rpartition(" ")
-        if error.ctx.command_path == group and repr(command) in error.format_message():
-            return f"there is no command 'graphfed {old}'; it is called 'graphfed {new}' now"
     return ""
 
 

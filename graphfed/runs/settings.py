@@ -27,10 +27,9 @@ from graphfed.methods.config import (
     TrainingSettings,
 )
 from graphfed.methods.registry import METHODS
-from graphfed.renamed import NAMES, new_name
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import OPTIONS, SettingValue
+from graphfed.tasks.run_options import SettingValue
 from graphfed.validation import MISSED, expected_value, kind_of
 
 if TYPE_CHECKING:
@@ -547,14 +546,11 @@ def unknown_setting(key: object, known: Iterable[str]) -> str:
         known: The settings that can be given.
 
     Returns:
-        The new name of a renamed setting, the name that is meant, where the setting belongs, or the most
-        similar name.
+        The name that is meant, where the setting belongs, or the most similar name.
     """
     known = list(known)
     name = str(key)[:200]
     plain = name.lower().replace("-", "_")
-    if plain in NAMES:
-        return _renamed_setting(plain, known)
     if plain != name and plain in known:
         return f"did you mean {plain!r}?"
     if plain in _BATCHES and "batch" not in known:
@@ -581,17 +577,6 @@ def _known_elsewhere(name: str, meant: str | None) -> str:
     return ""
 
 
-def _renamed_setting(old: str, known: list[str]) -> str:
-    """Return what to say of a setting or an option whose name was changed."""
-    new = new_name(old, known) or NAMES[old][0]
-    if new in known:
-        return f"it is called {new!r} now"
-    if new in (*OPTIONS, "startup_kit"):
-        return f"it is an option, and is called --{new.replace('_', '-')} now (in Python: {new}=...)"
-    home = home_of(new)
-    return f"it is called {new!r} now" + (f"; {home}" if home else "")
-
-
 def unknown_config_key(key: object, known: list[str]) -> str:
     """Return the hint for a key of a config file that is no option.
 
@@ -600,11 +585,9 @@ def unknown_config_key(key: object, known: list[str]) -> str:
         known: The keys that a config file can have.
 
     Returns:
-        The new name of a renamed option, where a setting belongs, or the most similar key.
+        Where a setting belongs, or the most similar key.
     """
     name = key if isinstance(key, str) else ""
-    if new_name(name, known) is not None:
-        return did_you_mean(name, known)
     meant = SYNONYMS.get(name, name)
     groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
     shared = {f.name for group in groups for f in dataclasses.fields(group)}
