@@ -21,7 +21,6 @@ from graphfed.cli.reproduce import reproduce
 from graphfed.cli.site import app as site
 from graphfed.cli.sweep import sweep
 from graphfed.cli.training import compare, resume, run
-from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
 from graphfed.terminal import open_standard_streams, print_line
@@ -107,35 +106,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {error}")
         return FAILED
     except _UsageError as error:
-        message = _meant(error) or one_line(error.format_message())
+        message = _as_setting(error) or one_line(error.format_message())
         page = getattr(error, "ctx", None)
         say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
 
 
-def _meant(error: Any) -> str:
-    """Return what to say of an unknown option that is a setting or another program's word; empty for any
-    other."""
-    given = str(getattr(error, "option_name", ""))
-    name = given.lstrip("-").replace("-", "_")
-    if error.ctx is None or not name:
+def _as_setting(error: Any) -> str:
+    """Return how to give an option that does not exist, but is a setting; empty for any other error."""
+    option = str(getattr(error, "option_name", ""))
+    name = option.lstrip("-").replace("-", "_")
+    if not name or error.ctx is None:
         return ""
-    takes = {option for parameter in error.ctx.command.params for option in parameter.opts}
-    if name in ("seed", "seeds"):
-        other = "--seed" if name == "seeds" else "--seeds"
-        many = "one seed: --seed 0" if name == "seeds" else "several seeds: --seeds 0,1,2"
-        return f"there is no option {given}; {error.ctx.info_name} takes {many}" if other in takes else ""
-    from graphfed.runs.settings import OPTION_WORDS, SYNONYMS
+    options = {opt for parameter in error.ctx.command.params for opt in parameter.opts}
+    if option in options or "--set" not in options:
+        return ""
+    from graphfed.runs.settings import home_of
 
-    setting = name if name in SETTINGS else SYNONYMS.get(name)
-    # Rounds are both.
-    option = "rounds" if setting == "rounds" else OPTION_WORDS.get(name)
-    if option is not None and f"--{option.replace('_', '-')}" in takes:
-        return f"there is no option {given}; it is called --{option.replace('_', '-')} here"
-    if setting is not None and "--set" in takes:
-        return f"there is no option {given}; {setting} is a setting: give --set {setting}=VALUE"
-    return ""
+    home = home_of(name)
+    return f"there is no option {option}; {home}: give --set {name}=VALUE" if home else ""
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which

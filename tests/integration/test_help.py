@@ -185,27 +185,6 @@ def test_the_table_of_exceptions_names_every_one_with_its_exit_code() -> None:
     assert {GraphfedError, InputError, PlaceError} <= set(family)
 
 
-# ---- options that are not there ----
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("run fedavg --lr 0.1", "lr is a setting: give --set lr=VALUE"),
-        ("run fedavg --learning-rate=0.1", "lr is a setting: give --set lr=VALUE"),
-        ("run fedavg --epochs 3", "there is no option --epochs; it is called --rounds here"),
-        ("run fedavg --num-clients 3", "it is called --clients here"),
-        ("compare fedavg --mu 3", "mu is a setting: give --set mu=VALUE"),
-    ],
-)
-def test_an_option_that_other_programs_have_is_answered_with_ours(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(arguments.split()) == UNUSABLE
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
-
-
 # ---- methods ----
 
 
