@@ -12,7 +12,6 @@ from graphfed.cli.audit import audit
 from graphfed.cli.data import app as data
 from graphfed.cli.doctor import doctor
 from graphfed.cli.listing import methods
-from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
 from graphfed.cli.policy import policy
 from graphfed.cli.prediction import predict
@@ -31,25 +30,38 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="graphfed",
-    cls=ManualGroup,
+    no_args_is_help=True,
     help="""Train graph neural networks across clients that may not show each other their graphs.
 
     Examples:
+
         graphfed run fedavg
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed compare isolated fedavg fedgcn central --seeds 0,1,2
         graphfed report runs/compare-digits-20260131-120000
         graphfed methods fedgcn
         graphfed doctor
+
     Environment:
+
         GRAPHFED_DATA        folder of data sets, searched after --data-dir
         XDG_CACHE_HOME       parent of the cache folder (default: ~/.cache)
         OMP_NUM_THREADS      threads of torch; --threads sets them for one run
+
     Files:
+
         runs/                one folder per run, unless --out names another
         ~/.cache/graphfed/   converted copies of public data, the list of methods
-    See also:
-        graphfed COMMAND --help, and docs/ in the repository
+
+    See also: graphfed COMMAND --help, and docs/ in the repository
+    """,
+    epilog="""
+    Exit codes:
+
+        0      done
+        1      the program or the machine failed
+        2      the input cannot be used; nothing was written
+        130    interrupted; 'graphfed resume FOLDER' continues what was saved
     """,
     pretty_exceptions_enable=False,
     # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
@@ -61,7 +73,6 @@ for command in (
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(site, name="site")
-as_manual(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -108,7 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         message = _as_setting(error) or one_line(error.format_message())
         page = getattr(error, "ctx", None)
-        say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
+        if message:  # a group without a command has printed its help
+            say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
 

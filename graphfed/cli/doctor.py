@@ -261,10 +261,11 @@ def doctor(
     command writes, downloads and changes nothing. The exit code is 1 if there is a problem.
 
     Examples:
+
         graphfed doctor
         graphfed doctor --json
-    See also:
-        graphfed data list; docs/errors.md
+
+    See also: graphfed data list; docs/errors.md
     """
     findings = checkup()
     counts = {level: sum(one.level == level for one in findings) for level in ("problem", "warning")}

@@ -16,7 +16,7 @@ def report(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER...",
+            metavar="FOLDER",
             autocompletion=run_folders,
             help="The folder of a run or a comparison, or the folders of several runs.",
         ),
@@ -44,11 +44,12 @@ def report(
     --client the command also prints what one client sent and disclosed.
 
     Examples:
+
         graphfed report runs/compare-cora-20260131-120000
         graphfed report runs/one runs/two --out both.html
         graphfed report runs/lumos-social-20260131-120000 --client 17
-    See also:
-        docs/report.md
+
+    See also: docs/report.md
     """
     from graphfed.report.page import describe_client, write_report
 
@@ -62,7 +63,7 @@ def track(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER...",
+            metavar="FOLDER",
             autocompletion=run_folders,
             help="Folders of runs, comparisons, sweeps or reproductions.",
         ),
@@ -95,10 +96,11 @@ def track(
     A run that the tracker already has is not sent again. The command needs the extra 'track'.
 
     Examples:
+
         graphfed track runs/banks --to tensorboard
         graphfed track runs/banks --to mlflow --uri sqlite:///mlflow.db
-    See also:
-        docs/sweeps.md, section TensorBoard and MLflow
+
+    See also: docs/sweeps.md, section TensorBoard and MLflow
     """
     from graphfed.studies.track import track as send_to_tracker
 
