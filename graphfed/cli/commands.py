@@ -15,7 +15,7 @@ from graphfed.cli.listing import methods
 from graphfed.cli.output import one_line, say
 from graphfed.cli.policy import policy
 from graphfed.cli.prediction import predict
-from graphfed.cli.reporting import report, track
+from graphfed.cli.reporting import report
 from graphfed.cli.reproduce import reproduce
 from graphfed.cli.site import app as site
 from graphfed.cli.sweep import sweep
@@ -68,7 +68,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 for command in (
-    run, compare, resume, report, predict, sweep, audit, reproduce, policy, track, methods, doctor,
+    run, compare, resume, report, predict, sweep, audit, reproduce, policy, methods, doctor,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(data, name="data")

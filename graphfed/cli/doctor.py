@@ -34,7 +34,6 @@ LOADED = ("numpy", "scipy.sparse", "torch", "pydantic", "safetensors", "pyarrow.
 EXTRAS = {
     "metis": "the partition 'metis'",
     "hdf5": "readings of sensors in HDF5 (METR-LA, PEMS-BAY)",
-    "track": "graphfed track",
     "deploy": "deployments, whose sites have machines of their own",
     "secure": "secure aggregation, secure pooling, encrypted sums, privacy accounting",
     "rl": "learning FedGraph's sampling policy (graphfed policy)",
