@@ -20,7 +20,7 @@ from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.diagnostics import announce_memory, check_memory, diagnose
+from graphfed.runs.diagnostics import diagnose
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.model_file import model_arrays
 from graphfed.runs.progress import show_data, show_progress, stages_of
@@ -258,13 +258,10 @@ def execute(
         The result.
 
     Raises:
-        InputError: The run does not fit into memory or on the disk.
+        InputError: The run does not fit on the disk.
         GraphfedError: The disk refuses the files, or training diverged in every round.
         Interrupted: SIGINT or SIGTERM came during training.
     """
-    needed = check_memory(config, inputs)
-    if on_event is not None and needed is not None:
-        announce_memory(needed, on_event)
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)

@@ -17,7 +17,6 @@ from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
-from graphfed.runs.diagnostics import check_memory
 from graphfed.runs.progress import OnEvent
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
 from graphfed.runs.run import (
@@ -300,16 +299,12 @@ def load_rows(
         The inputs by label and seed.
 
     Raises:
-        InputError: A run does not fit into memory, or its inputs cannot be loaded.
+        InputError: The inputs of a run cannot be loaded.
     """
     cache = InputCache(keep=None)
-    loaded = {
+    return {
         row.label: {seed: cache.get(config, on_stage) for seed, config in row.configs.items()} for row in rows
     }
-    for row in rows:
-        for seed, config in row.configs.items():
-            check_memory(config, loaded[row.label][seed])
-    return loaded
 
 
 def _input_key(config: RunConfig) -> Hashable:

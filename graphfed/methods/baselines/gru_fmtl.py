@@ -49,7 +49,7 @@ from graphfed.methods.common.local_forecasters import (
     predict_own,
     scaled,
 )
-from graphfed.methods.common.memory import SeriesExtent, num_moments, recurrent_numbers
+from graphfed.methods.common.sizes import SeriesExtent, num_moments, recurrent_numbers
 from graphfed.methods.config import keeps_client_state
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState

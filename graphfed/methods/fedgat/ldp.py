@@ -164,7 +164,6 @@ METHOD = Method(
     round=round,
     predict=fedavg.predict,
     restore=restore,
-    memory=fedgat.memory,
     requires=Requirements(
         disjoint=True,
     ),

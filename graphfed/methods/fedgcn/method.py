@@ -63,7 +63,6 @@ from graphfed.methods.baselines.fedprox import ProximalSettings
 from graphfed.methods.common import aggregation_rules
 from graphfed.methods.common.aggregation_rules import RuleSettings
 from graphfed.methods.common.local_training import Prepared, prepare
-from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import PlaintextOnly, clients_in_round
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
@@ -413,16 +412,6 @@ def prepare_view(cohort: Cohort, received: Received, config: FedGCNConfig) -> Pr
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
-    """Estimate the memory of the exchange in bytes: six dense copies of the sums, sent and received."""
-    if not config.hops:
-        return 0.0
-    # Every node of the border that is at its own client is a remote neighbour of another client.
-    remote = extent.closure - extent.rows
-    sums = min(extent.closure, 2 * remote) if extent.sparse else extent.closure
-    return 6 * NUMBER * sums * extent.features
-
-
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     """Exchange the sums of features, and prepare the averaging of weights.
 
@@ -578,7 +567,6 @@ METHOD = Method(
     setup=setup,
     round=aggregation_rules.round,
     predict=fedavg.predict,
-    memory=memory,
     requires=Requirements(
         disjoint=True,
     ),
