@@ -47,7 +47,6 @@ ORDINARY = (
     ('"vertex"', "tests/laws/test_ledger_formulas.py"),
     ('"vertex"', "tests/papers/test_sapgnn.py"),
     ("{path}.vertex", "tests/papers/test_cnfgnn_graph_network.py"),
-    ('"deal"', "tests/crypto/test_sharing.py"),  # the key of a random draw
     ('"deal"', "benchmarks/growth.py"),  # keys of records
     ('"dealt"', "benchmarks/fedgat.py"),
 )

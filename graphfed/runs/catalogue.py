@@ -58,7 +58,11 @@ def describe_every_method() -> "list[JsonObject]":
 
 
 def every_setting() -> list[str]:
-    """Return the keys that `--set` takes for some method, partition or data set, each once."""
+    """Return the keys that `--set` takes for some method, partition or data set.
+
+    Returns:
+        Each key once.
+    """
     catalogue, _ = _describe_all()
     return list(catalogue["settings"])
 

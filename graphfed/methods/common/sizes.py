@@ -132,6 +132,9 @@ def hidden_bytes(config: object, rows: int) -> int:
     Args:
         config: The settings of training.
         rows: Rows that are computed at once: nodes, or the windows of sensors.
+
+    Returns:
+        Bytes; 0 for a method without a network.
     """
     if isinstance(config, GraphSettings):
         return rows * config.hidden * config.attention_heads[0] * NUMBER
