@@ -16,8 +16,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from graphfed.renamed import new_name
-
 __all__ = [
     "DONE",
     "FAILED",
@@ -61,13 +59,9 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
         choices: The names that are known.
 
     Returns:
-        The new name of a name that was changed (see `graphfed.renamed`), else the most similar choice, as in
-        ``did you mean 'cora'?``, else the list of choices.
+        The most similar choice, as in ``did you mean 'cora'?``, or the list of choices if none is similar.
     """
     names = sorted(choices)
-    renamed = new_name(value, names)
-    if renamed is not None:
-        return f"it is called {renamed!r} now"
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}"
 

@@ -33,7 +33,6 @@ LAYERS = (
     "random",
     "drawing|files|loading|memory|plain_yaml|plugins|terminal|validation",
     "errors",
-    "renamed",
 )
 
 

@@ -31,8 +31,6 @@ PHRASES = {
 }  # fmt: skip
 #: Where an old word is meant, with the reason.
 MEANT = {
-    "graphfed/renamed.py": "lists the names that have been replaced",
-    "tests/runs/test_renamed.py": "shows that they are refused",
     "tests/test_vocabulary.py": "this list",
     "CHANGELOG.md": "names what was renamed",
 }
@@ -48,7 +46,6 @@ ORDINARY = (
     ('"vertex"', "tests/laws/test_ledger_formulas.py"),
     ('"vertex"', "tests/papers/test_sapgnn.py"),
     ("{path}.vertex", "tests/papers/test_cnfgnn_graph_network.py"),
-    ('"deal"', "tests/crypto/test_sharing.py"),  # the key of a random draw
     ('"deal"', "benchmarks/growth.py"),  # keys of records
     ('"dealt"', "benchmarks/fedgat.py"),
 )

@@ -31,12 +31,15 @@ def audit(
     command writes audit.json and updates the report of the run.
 
     Examples:
+
         graphfed audit runs/fedgcn-cora-20260131-120000
+
     Files:
+
         audit.json           in the run's folder: the result of every check
         report.html          in the run's folder, if it exists: updated
-    See also:
-        graphfed report; docs/audit.md
+
+    See also: graphfed report; docs/audit.md
     """
     from graphfed.audit.run import audit as run_checks
 

@@ -12,18 +12,15 @@ from graphfed.cli.audit import audit
 from graphfed.cli.data import app as data
 from graphfed.cli.doctor import doctor
 from graphfed.cli.listing import methods
-from graphfed.cli.manual import ManualGroup, as_manual
 from graphfed.cli.output import one_line, say
 from graphfed.cli.policy import policy
 from graphfed.cli.prediction import predict
-from graphfed.cli.reporting import report, track
+from graphfed.cli.reporting import report
 from graphfed.cli.reproduce import reproduce
 from graphfed.cli.site import app as site
 from graphfed.cli.sweep import sweep
 from graphfed.cli.training import compare, resume, run
-from graphfed.cli.values import SETTINGS
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
-from graphfed.renamed import COMMANDS, new_name
 from graphfed.runtime.interrupts import stopping
 from graphfed.terminal import open_standard_streams, print_line
 
@@ -33,37 +30,49 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="graphfed",
-    cls=ManualGroup,
+    no_args_is_help=True,
     help="""Train graph neural networks across clients that may not show each other their graphs.
 
     Examples:
+
         graphfed run fedavg
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed compare isolated fedavg fedgcn central --seeds 0,1,2
         graphfed report runs/compare-digits-20260131-120000
         graphfed methods fedgcn
         graphfed doctor
+
     Environment:
+
         GRAPHFED_DATA        folder of data sets, searched after --data-dir
         XDG_CACHE_HOME       parent of the cache folder (default: ~/.cache)
         OMP_NUM_THREADS      threads of torch; --threads sets them for one run
+
     Files:
+
         runs/                one folder per run, unless --out names another
         ~/.cache/graphfed/   converted copies of public data, the list of methods
-    See also:
-        graphfed COMMAND --help, and docs/ in the repository
+
+    See also: graphfed COMMAND --help, and docs/ in the repository
+    """,
+    epilog="""
+    Exit codes:
+
+        0      done
+        1      the program or the machine failed
+        2      the input cannot be used; nothing was written
+        130    interrupted; 'graphfed resume FOLDER' continues what was saved
     """,
     pretty_exceptions_enable=False,
     # Paragraphs are filled to the width of the terminal, not broken where the source has a line end.
     rich_markup_mode="markdown",
 )
 for command in (
-    run, compare, resume, report, predict, sweep, audit, reproduce, policy, track, methods, doctor,
+    run, compare, resume, report, predict, sweep, audit, reproduce, policy, methods, doctor,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(site, name="site")
-as_manual(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -108,46 +117,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: {error}")
         return FAILED
     except _UsageError as error:
-        message = _meant(error) or one_line(error.format_message())
+        message = _as_setting(error) or one_line(error.format_message())
         page = getattr(error, "ctx", None)
-        say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
+        if message:  # a group without a command has printed its help
+            say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
         return UNUSABLE
     return code if isinstance(code, int) else DONE
 
 
-def _meant(error: Any) -> str:
-    """Return what to say of an unknown option or command whose name was changed, or of an option that is a
-    setting or another program's word; empty for any other."""
-    given = str(getattr(error, "option_name", ""))
-    name = given.lstrip("-").replace("-", "_")
-    if error.ctx is None or not name:
-        return "" if error.ctx is None else _renamed_command(error)
-    takes = {option for parameter in error.ctx.command.params for option in parameter.opts}
-    if name in ("seed", "seeds"):
-        other = "--seed" if name == "seeds" else "--seeds"
-        many = "one seed: --seed 0" if name == "seeds" else "several seeds: --seeds 0,1,2"
-        return f"there is no option {given}; {error.ctx.info_name} takes {many}" if other in takes else ""
-    from graphfed.runs.settings import OPTION_WORDS, SYNONYMS
+def _as_setting(error: Any) -> str:
+    """Return how to give an option that does not exist, but is a setting; empty for any other error."""
+    option = str(getattr(error, "option_name", ""))
+    name = option.lstrip("-").replace("-", "_")
+    if not name or error.ctx is None:
+        return ""
+    options = {opt for parameter in error.ctx.command.params for opt in parameter.opts}
+    if option in options or "--set" not in options:
+        return ""
+    from graphfed.runs.settings import home_of
 
-    setting = name if name in SETTINGS else SYNONYMS.get(name)
-    # Rounds are both.
-    option = "rounds" if setting == "rounds" else OPTION_WORDS.get(name)
-    renamed = new_name(name, [option.lstrip("-").replace("-", "_") for option in takes])
-    option, when = (option, "here") if renamed is None else (renamed, "now")
-    if option is not None and f"--{option.replace('_', '-')}" in takes:
-        return f"there is no option {given}; it is called --{option.replace('_', '-')} {when}"
-    if setting is not None and "--set" in takes:
-        return f"there is no option {given}; {setting} is a setting: give --set {setting}=VALUE"
-    return ""
-
-
-def _renamed_command(error: Any) -> str:
-    """Return what to say of an unknown command whose name was changed; empty for any other."""
-    for old, new in COMMANDS.items():
-        group, _, command = f"graphfed {old}".rpartition(" ")
-        if error.ctx.command_path == group and repr(command) in error.format_message():
-            return f"there is no command 'graphfed {old}'; it is called 'graphfed {new}' now"
-    return ""
+    home = home_of(name)
+    return f"there is no option {option}; {home}: give --set {name}=VALUE" if home else ""
 
 
 #: What typer raises for unknown commands and options and for values of the wrong type: click's class, which

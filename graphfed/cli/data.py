@@ -23,13 +23,15 @@ app = typer.Typer(
     help="""Inspect data, and partition graphs among clients, before training.
 
     Examples:
+
         graphfed data list
         graphfed data inspect bank.yaml
         graphfed data partition cora --clients 10 --out clients.safetensors
         graphfed data export cora --clients 3 --out clients
-    See also:
-        graphfed run; docs/data.md
+
+    See also: graphfed run; docs/data.md
     """,
+    no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
@@ -62,12 +64,15 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None) -> None:
     """List the data sets, and where each is found or which of its files are missing.
 
     Examples:
+
         graphfed data list
         graphfed data list --data-dir data
+
     Environment:
+
         GRAPHFED_DATA        a folder that is searched after --data-dir
-    See also:
-        docs/data.md: the files that each data set needs, and their sources
+
+    See also: docs/data.md: the files that each data set needs, and their sources
     """
     from graphfed.data.datasets import DATASETS, available
 
@@ -101,12 +106,13 @@ def data_inspect(
     table of features with an empty cell, for example. An empty cell among readings of sensors is a gap.
 
     Examples:
+
         graphfed data inspect bank.yaml
         graphfed data inspect cora --clients 10 --set partition.beta=1
         graphfed data inspect cora --out cora.png
         graphfed data inspect roads --split inductive:0.5 --set horizon=24
-    See also:
-        graphfed data partition, graphfed methods; docs/data.md
+
+    See also: graphfed data partition, graphfed methods; docs/data.md
     """
     from graphfed.files import write_bytes, writing
     from graphfed.runs.folder import check_new_file
@@ -142,11 +148,11 @@ def data_partition(
     no features and no labels.
 
     Examples:
+
         graphfed data partition cora --clients 10 --out clients.safetensors
         graphfed data partition cora --partition louvain --out l.safetensors
-    See also:
-        graphfed data inspect DATA --partition FILE --out PICTURE, which draws it
-        graphfed run; docs/data.md
+
+    See also: graphfed data inspect, which draws a partition; graphfed run; docs/data.md
     """
     from graphfed.files import writing
     from graphfed.runs.folder import check_new_file
@@ -176,10 +182,11 @@ def data_export(
     its own file and no other file.
 
     Examples:
+
         graphfed data export cora --clients 3 --out clients
         graphfed data export bank.yaml --out banks
-    See also:
-        graphfed data partition, graphfed data inspect; docs/data.md
+
+    See also: graphfed data partition, graphfed data inspect; docs/data.md
     """
     from graphfed.data.graphs.graph import Graph
     from graphfed.deployment.site_files import check_new_folder, write_cohorts

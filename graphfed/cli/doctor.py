@@ -34,7 +34,6 @@ LOADED = ("numpy", "scipy.sparse", "torch", "pydantic", "safetensors", "pyarrow.
 EXTRAS = {
     "metis": "the partition 'metis'",
     "hdf5": "readings of sensors in HDF5 (METR-LA, PEMS-BAY)",
-    "track": "graphfed track",
     "deploy": "deployments, whose sites have machines of their own",
     "secure": "secure aggregation, secure pooling, encrypted sums, privacy accounting",
     "rl": "learning FedGraph's sampling policy (graphfed policy)",
@@ -261,10 +260,11 @@ def doctor(
     command writes, downloads and changes nothing. The exit code is 1 if there is a problem.
 
     Examples:
+
         graphfed doctor
         graphfed doctor --json
-    See also:
-        graphfed data list; docs/errors.md
+
+    See also: graphfed data list; docs/errors.md
     """
     findings = checkup()
     counts = {level: sum(one.level == level for one in findings) for level in ("problem", "warning")}

@@ -27,14 +27,17 @@ def methods(
     With a name, describe one method: its paper, its transfers and its settings.
 
     Examples:
+
         graphfed methods
         graphfed methods fedgcn
         graphfed methods --json
         graphfed methods damped --plugin damped.py
+
     Files:
+
         ~/.cache/graphfed/methods.json    the list, reused until the code changes
-    See also:
-        graphfed run, graphfed data list; docs/plugins.md, which adds a method
+
+    See also: graphfed run, graphfed data list; docs/plugins.md, which adds a method
     """
     from graphfed.runs.catalogue import describe_every_method, describe_method
 

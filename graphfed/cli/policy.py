@@ -78,17 +78,20 @@ def policy(
     the extra 'rl'.
 
     Examples:
+
         graphfed policy ddpg --data cora --clients 20 --partition overlapping
         graphfed policy bandit --rounds 30 --set bandit.chances=0.25,0.5,1
         graphfed policy ddpg --episodes 3 --rounds 5 --set ddpg.batch=4
+
     Files:
+
         policy.safetensors   the policy, for policy_file of fedgraph
         manifest.json        options, the reward, seeds, hashes, versions
         episodes.jsonl       one line per episode: return, modelled seconds, ...
         returns.svg          a chart of the return of every episode
         result.json          the result, with an episode without noise
-    See also:
-        graphfed run, resume, methods; docs/policies.md
+
+    See also: graphfed run, resume, methods; docs/policies.md
     """
     from graphfed.runs.settings import parse_settings
     from graphfed.studies.policy_learning import learn_policy

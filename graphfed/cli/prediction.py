@@ -60,12 +60,13 @@ def predict(
     Each site keeps its own predictions.
 
     Examples:
+
         graphfed predict runs/fedgcn-cora-20260131-120000
         graphfed predict runs/banks --nodes accounts.csv --out some.csv
         graphfed predict runs/banks --data new.yaml --out new.parquet
         graphfed predict runs/roads --absent 7,12
-    See also:
-        docs/runs.md
+
+    See also: docs/runs.md
     """
     from graphfed.runs.folder import check_new_file, check_there
     from graphfed.runs.predict import TABLES, write_table

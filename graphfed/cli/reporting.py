@@ -1,4 +1,4 @@
-"""`graphfed report` and `graphfed track`, which process finished runs."""
+"""`graphfed report`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,17 +6,17 @@ from typing import Annotated
 import typer
 
 from graphfed.cli.options import Plugins
-from graphfed.cli.values import choices, run_folders
+from graphfed.cli.values import run_folders
 from graphfed.terminal import print_line
 
-__all__ = ["report", "track"]
+__all__ = ["report"]
 
 
 def report(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER...",
+            metavar="FOLDER",
             autocompletion=run_folders,
             help="The folder of a run or a comparison, or the folders of several runs.",
         ),
@@ -44,11 +44,12 @@ def report(
     --client the command also prints what one client sent and disclosed.
 
     Examples:
+
         graphfed report runs/compare-cora-20260131-120000
         graphfed report runs/one runs/two --out both.html
         graphfed report runs/lumos-social-20260131-120000 --client 17
-    See also:
-        docs/report.md
+
+    See also: docs/report.md
     """
     from graphfed.report.page import describe_client, write_report
 
@@ -56,51 +57,3 @@ def report(
     if client is not None and len(folders) == 1:
         print_line("\n".join(describe_client(folders[0], client)))
     print_line(f"report: {path}")
-
-
-def track(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            autocompletion=run_folders,
-            help="Folders of runs, comparisons, sweeps or reproductions.",
-        ),
-    ],
-    *,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=choices(("tensorboard", "mlflow")),
-            help="The tracker: tensorboard or mlflow.",
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="The folder for the events of TensorBoard (default: runs/tensorboard)."
-        ),
-    ] = None,
-    uri: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI",
-            help="The store of MLflow, as in sqlite:///mlflow.db (default: MLFLOW_TRACKING_URI).",
-        ),
-    ] = None,
-) -> None:
-    """Send finished runs to TensorBoard or MLflow: config, metrics of every round, test metrics, hashes.
-
-    A run that the tracker already has is not sent again. The command needs the extra 'track'.
-
-    Examples:
-        graphfed track runs/banks --to tensorboard
-        graphfed track runs/banks --to mlflow --uri sqlite:///mlflow.db
-    See also:
-        docs/sweeps.md, section TensorBoard and MLflow
-    """
-    from graphfed.studies.track import track as send_to_tracker
-
-    for run, is_new in send_to_tracker(folders, to, out=out, uri=uri):
-        print_line(f"{run.name}: {f'{len(run.points)} points' if is_new else 'was sent before'}")

@@ -21,7 +21,7 @@ def reproduce(
     ] = None,
     items: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ITEM...", help="Its tables or figures, run in this order (default: all)."),
+        typer.Argument(metavar="ITEM", help="Its tables or figures, run in this order (default: all)."),
     ] = None,
     *,
     data: Annotated[
@@ -81,14 +81,15 @@ def reproduce(
     folder already has some of the seeds, only the missing ones are run.
 
     Examples:
+
         graphfed reproduce --list
         graphfed reproduce fedgcn cora --quick
         graphfed reproduce cnfgnn fig2 --data metr_la_20
         graphfed reproduce fedgcn cora citeseer --seeds 0-39 --jobs 4
         graphfed reproduce fedgraph fig7 --quick
         graphfed reproduce fedgat table1 --rows 'FedGAT*' --seeds 0-4
-    See also:
-        graphfed compare; docs/reproduce.md
+
+    See also: graphfed compare; docs/reproduce.md
     """
     from graphfed.reproductions.reproduce import reproduce as run_reproduction
     from graphfed.studies.plan import parse_seeds

@@ -22,15 +22,17 @@ app = typer.Typer(
     help="""Set up a deployment, in which every site is a process on its own machine, and start its processes.
 
     Examples:
+
         graphfed site init --sites bank_a,bank_b,bank_c
         graphfed site provision
         graphfed site check startup_kits/bank_a --data accounts.yaml
         graphfed site start startup_kits/bank_a --data accounts.yaml
         graphfed site status startup_kits/coordinator
         graphfed site sent startup_kits/bank_a
-    See also:
-        graphfed run
+
+    See also: graphfed run
     """,
+    no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 
@@ -107,12 +109,15 @@ def site_init(
     The file can be edited: a site that holds several clients is written as {name: hub, clients: 100}.
 
     Examples:
+
         graphfed site init --sites bank_a,bank_b,bank_c
         graphfed site init --sites a,b --server 10.0.0.7:8002 --listen 10.0.0.7
+
     Files:
+
         graphfed-project.yaml    the project file, unless --out names another
-    See also:
-        graphfed site provision
+
+    See also: graphfed site provision
     """
     from graphfed.runtime.nvflare.project import make_project, write_project
 
@@ -151,13 +156,16 @@ def site_provision(
     every participant: keep it where no other person has access.
 
     Examples:
+
         graphfed site provision
         graphfed site provision fraud.yaml --out fraud-kits
+
     Files:
+
         startup_kits/server, startup_kits/coordinator, startup_kits/SITE for each site
         startup_kits/authority
-    See also:
-        graphfed site init, graphfed site start
+
+    See also: graphfed site init, graphfed site start
     """
     from graphfed.runtime.nvflare.project import load_project
     from graphfed.runtime.nvflare.startup_kits import AUTHORITY, provision
@@ -210,16 +218,21 @@ def site_start(
     neither code nor commands. Its data stays in the files that --data names.
 
     Examples:
+
         graphfed site start startup_kits/server
         graphfed site start startup_kits/bank_a --data accounts.yaml
         graphfed site start startup_kits/bank_a --data bank.yaml --methods sapgnn
+
     Environment:
+
         GRAPHFED_CLIENTS_KEY   the key with which the sites hash node ids (node_ids=keyed)
+
     Files:
+
         KIT/log.txt            the log of NVIDIA FLARE
         KIT/audit.log          requests, and who made them
-    See also:
-        graphfed site status
+
+    See also: graphfed site status
     """
     from graphfed.runtime.nvflare.process import run_parent
 
@@ -271,9 +284,10 @@ def site_check(
     """Check the data and options of a site before it starts: read its data as a run would, and summarise it.
 
     Examples:
+
         graphfed site check startup_kits/bank_a --data accounts.yaml
-    See also:
-        graphfed site start
+
+    See also: graphfed site start
     """
     from graphfed.deployment.site_files import checked_file
     from graphfed.methods.registry import get_method
@@ -344,9 +358,10 @@ def site_status(startup_kit: StartupKit, *, as_json: Json = False) -> None:
     The command needs the startup kit of the coordinator.
 
     Examples:
+
         graphfed site status startup_kits/coordinator
-    See also:
-        graphfed site start
+
+    See also: graphfed site start
     """
     from graphfed.runtime.nvflare.status import status
 
@@ -378,9 +393,10 @@ def site_sent(
     The list is read from the site's own ledger, KIT/runs/RUN/ledger.json.
 
     Examples:
+
         graphfed site sent startup_kits/bank_a
-    See also:
-        graphfed site start, graphfed report
+
+    See also: graphfed site start, graphfed report
     """
     from dataclasses import asdict
 

@@ -63,10 +63,11 @@ def sweep(
     settings, because the best of many test scores would be too optimistic.
 
     Examples:
+
         graphfed sweep fedavg --grid lr=0.1,0.5 --grid hidden=16,32
         graphfed sweep fedavg --data cora --grid lr=0.1,0.5 --seeds 0,1
-    See also:
-        graphfed compare, graphfed resume; docs/sweeps.md
+
+    See also: graphfed compare, graphfed resume; docs/sweeps.md
     """
     from graphfed.studies.sweep import sweep as run_sweep
 

@@ -67,6 +67,7 @@ def run(
     The model of the round that was best on the validation nodes is scored once on the test nodes.
 
     Examples:
+
         graphfed run fedavg
         graphfed run fedgcn --data cora --clients 10 --set hops=1
         graphfed run fedprox --set mu=0.1 --set partition.beta=1 --out skewed
@@ -76,15 +77,17 @@ def run(
         graphfed run fedgcn --data cora --show-config > experiment.yaml
         graphfed run fedavg --clients 3 --runtime nvflare
         graphfed run sapgnn --startup-kit startup_kits/coordinator
+
     Files:
+
         manifest.json        options, settings, seeds, hashes, versions
         metrics.jsonl        one line per round
         ledger.json          every transfer: its name, bytes and protection
         result.json          the result
         report.html          the result on one page, with charts
         model.safetensors, predictions.parquet, checkpoint/
-    See also:
-        graphfed compare, resume, predict, report, methods; docs/runs.md
+
+    See also: graphfed compare, resume, predict, report, methods; docs/runs.md
     """
     from graphfed.runs.config import read_config
 
@@ -144,7 +147,7 @@ def compare(
     methods: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="METHOD...", autocompletion=method_names, help="The methods; see 'graphfed methods'."
+            metavar="METHOD", autocompletion=method_names, help="The methods; see 'graphfed methods'."
         ),
     ] = None,
     *,
@@ -175,15 +178,18 @@ def compare(
     refused. A setting applies to every method that has it; fedgcn.hops=1 applies to fedgcn only.
 
     Examples:
+
         graphfed compare isolated fedavg fedgcn central --data cora --seeds 0,1,2
         graphfed compare fedavg fedprox --set fedprox.mu=0.1 --seeds 0,1
         graphfed compare fedgcn --config one-hop.yaml --clients 5 --json
+
     Files:
+
         METHOD-seedS/        one folder per run, as 'graphfed run' writes it
         comparison.json      the table: mean, deviation and values over seeds
         report.html          the table, curves and costs on one page
-    See also:
-        graphfed run, graphfed resume; docs/runs.md, section Comparisons
+
+    See also: graphfed run, graphfed resume; docs/runs.md, section Comparisons
     """
     from graphfed.studies.compare import compare as compare_methods
 
@@ -245,12 +251,15 @@ def resume(
     left to do, the command only shows the result.
 
     Examples:
+
         graphfed resume runs/fedavg-cora-20260131-120000
         graphfed resume skewed --data-dir data --json
+
     Files:
+
         checkpoint/          in the folder of a run: the two newest checkpoints
-    See also:
-        graphfed run, graphfed compare; docs/runs.md, section Interruptions
+
+    See also: graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """
     from graphfed.reproductions.reproduce import Reproduction
     from graphfed.runs.reopen import resume as continue_run

@@ -1,8 +1,8 @@
 """The names that the shell completes and the help lists, without loading the code behind them.
 
-Completion must answer while a person types: the tables in graphfed.data and graphfed.methods would load numpy
-or torch first. tests/integration/test_completion.py keeps these copies equal to the tables. Tasks, runtimes
-and placements need no copy, because the modules that list them load neither.
+Completion must answer while a person types: the tables in graphfed.data would load numpy first.
+tests/integration/test_completion.py keeps these copies equal to the tables. Tasks, runtimes and placements
+need no copy, because the modules that list them load neither; settings are kept in the cache folder.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,9 +18,7 @@ __all__ = [
     "PARTITIONS",
     "PLACEMENTS",
     "POLICIES",
-    "POLICY_SETTINGS",
     "RUNTIMES",
-    "SETTINGS",
     "SPLITS",
     "TASKS",
     "choices",
@@ -44,42 +42,8 @@ RUNTIMES: tuple[str, ...] = get_args(Runtime)
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
 SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "time", "inductive")
 DEVICES = ("cpu", "cuda")
-#: Keys of --set: settings of every method, then those of single methods, of partitions and of data.
-SETTINGS = (
-    "lr", "weight_decay", "hidden", "layers", "features", "dropout", "backbone", "heads", "output_heads",
-    "local_steps", "fraction", "optimizer", "client_state", "patience", "eval_every", "aggregation",
-    "protocols", "select", "class_weights", "optimizer_at", "rounds",
-    "mu", "similarity_scale", "masks", "mask_l1", "server_lr", "beta1", "beta2", "tau", "hops", "exchange",
-    "hidden_fraction", "generated", "generator_steps", "generator_lr", "feature_weight", "cross_steps",
-    "cross_weight",
-    "node_ids", "predictor", "maps",
-    "update", "pooling", "norm", "aggr", "batch_size", "combine", "feature_low", "feature_high", "noise_seed",
-    "epsilon_x", "epsilon_y", "k_x", "k_y", "standardise", "denoise", "epsilon", "split_budget", "delta",
-    "max_set_features", "fill_trees",
-    "accounting", "decode", "rescale", "pad_bins", "unsent_value", "virtual_nodes", "trainer", "negatives",
-    "balancer", "balance_rounds", "shuffle_rounds", "mcmc_steps", "temperature", "acceptance",
-    "compare_again", "degree_bits", "release_round", "smoothing", "lags", "horizon", "every", "missing",
-    "missing_mask", "batch", "teacher", "teacher_fraction", "precision", "strategy", "local_epochs",
-    "server_rounds", "network", "server_batch", "hidden_bits", "clip", "noise_multiplier", "coupling",
-    "penalty", "degree", "domain", "psi", "score",
-    "zeroth", "attention", "form", "evaluation", "drop_single", "max_neighbours", "later", "rule", "rho",
-    "policy", "policy_file", "probability", "fan_out", "inner_fan_out", "layer_size", "estimator",
-    "sent_embeddings", "refresh", "first_degrees", "round_time", "clock", "min_group", "speed",
-    "bandwidth", "spread",
-    "partition.beta", "partition.kind",
-    "partition.alpha", "partition.nodes", "partition.labels", "partition.edges", "partition.overlap",
-    "partition.mean",
-    "partition.variance", "partition.classes", "partition.copies", "partition_seed", "split_seed",
-    "data.num_nodes", "data.communities", "data.features", "data.average_degree", "data.homophily",
-    "data.dense", "data.sensors", "data.weeks", "data.seed",
-)  # fmt: skip
-#: The learners of `graphfed policy`, and the keys of its --set in addition to `SETTINGS`.
+#: The learners of `graphfed policy`.
 POLICIES = ("ddpg", "bandit")
-POLICY_SETTINGS = (
-    "reward.target", "reward.omega", "reward.alpha", "reward.beta", "reward.on", "reward.clock",
-    "ddpg.gamma", "ddpg.widths", "ddpg.components", "ddpg.lr", "ddpg.phi", "ddpg.batch", "ddpg.buffer",
-    "ddpg.noise", "ddpg.updates", "bandit.gamma", "bandit.shares", "bandit.chances",
-)  # fmt: skip
 
 
 def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]:
@@ -172,7 +136,9 @@ def setting_keys(incomplete: str) -> list[str]:
     Returns:
         The keys that begin with it, each followed by "=".
     """
-    return [f"{key}=" for key in SETTINGS if f"{key}=".startswith(incomplete)]
+    from graphfed.runs.catalogue import every_setting
+
+    return [f"{key}=" for key in every_setting() if f"{key}=".startswith(incomplete)]
 
 
 def policy_setting_keys(incomplete: str) -> list[str]:
@@ -184,5 +150,7 @@ def policy_setting_keys(incomplete: str) -> list[str]:
     Returns:
         The keys that begin with it, each followed by "=".
     """
-    keys = [f"{key}=" for key in POLICY_SETTINGS]
-    return [*setting_keys(incomplete), *(key for key in keys if key.startswith(incomplete))]
+    from graphfed.studies.policy_settings import learning_setting_names
+
+    names = [f"{key}=" for key in learning_setting_names() if f"{key}=".startswith(incomplete)]
+    return [*setting_keys(incomplete), *names]

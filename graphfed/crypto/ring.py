@@ -3,10 +3,8 @@
 Shares are modulo 2^32 or 2^64, in two's complement. What leaks is named for each operation:
 
     subtract        both parties learn the difference, and so the other party's number
-    at_most         both parties learn whether a shared number is at most a known one, and nothing else
     nonnegative     nothing: each party gets a share of whether a shared number is >= 0 (DReLU)
     select          nothing: each party gets a share of b d, for a shared bit b and a shared number d
-    joint_random    random bytes that neither party can choose
 
 With d = d_1 + d_2, the sign of d is the exclusive or of the sign of d_1, the sign of d_2 and the carry out
 of their lower bits. The carry is [2^31 - 1 - (d_1 mod 2^31) < d_2 mod 2^31], one comparison of 31 bits
@@ -22,9 +20,6 @@ With `session.Simulated` in place of a session, the same functions give the same
 same bytes.
 """
 
-import hashlib
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,13 +28,9 @@ from graphfed.crypto.ot import COLUMNS, TwoParty, Words, padded
 from graphfed.crypto.session import TAG_BYTES, Party, Simulated
 
 __all__ = [
-    "BYTES_OF_JOINT_RANDOM",
-    "at_most",
-    "bytes_of_at_most",
     "bytes_of_nonnegative",
     "bytes_of_select",
     "bytes_of_subtract",
-    "joint_random",
     "nonnegative",
     "select",
     "subtract",
@@ -52,8 +43,6 @@ _SIGN = np.uint32(31)
 _LOW = np.uint32(2**31 - 1)
 #: Transfers in a message of `select`, and messages that are sent before the first answer is awaited.
 BLOCK, BLOCKS = 8192, 16
-_COMMITMENT, _RANDOM = 32, 32
-BYTES_OF_JOINT_RANDOM = (2 * TAG_BYTES + _COMMITMENT + 2 * _RANDOM, TAG_BYTES + _RANDOM)
 AnySession = TwoParty | Simulated
 
 
@@ -72,30 +61,6 @@ def subtract(session: AnySession, local: Ring) -> Party[NDArray[np.signedinteger
     remote = yield from session.swap("numbers", local)
     difference = local - remote if session.first else remote - local
     return difference.view(np.int32 if local.dtype == np.uint32 else np.int64)
-
-
-def at_most(
-    session: AnySession, shares: NDArray[np.uint32], known: NDArray[np.int32]
-) -> Party[NDArray[np.bool_]]:
-    """Open whether each shared number is at most a known number.
-
-    With x at the first party and y at the second party, the shares x and -y decide whether x - y is at most
-    the known number. Lumos accepts a move in this way, with a threshold that both parties draw together
-    (`joint_random`).
-
-    Args:
-        session: A session, or a simulated one.
-        shares: This party's shares modulo 2^32 of n numbers, uint32 [n]. The numbers must be less than 2^31
-            away from `known`.
-        known: Numbers that both parties know, int32 [n].
-
-    Returns:
-        The answers, bool [n].
-    """
-    difference = known.astype(np.int32).view(np.uint32) - shares if session.first else 0 - shares
-    bits = yield from nonnegative(session, difference)
-    remote_bits = yield from session.swap("bits", np.packbits(bits, bitorder="little"))
-    return (bits ^ np.unpackbits(remote_bits, count=len(bits), bitorder="little")).astype(np.bool_)
 
 
 def nonnegative(session: AnySession, shares: NDArray[np.uint32]) -> Party[Bytes]:
@@ -174,38 +139,6 @@ def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Par
     return result
 
 
-def joint_random(session: AnySession) -> Party[bytes]:
-    """Draw 32 random bytes that neither party can choose.
-
-    The first party commits itself to its bytes before it sees the bytes of the second party.
-
-    Args:
-        session: A session, or a simulated one.
-
-    Returns:
-        The bytes, the same at both parties.
-
-    Raises:
-        ProtocolError: The first party opens other bytes than it committed itself to.
-    """
-    local, salt = os.urandom(_RANDOM), os.urandom(_RANDOM)
-    if isinstance(session, Simulated):
-        one, other = yield from session.both(np.frombuffer(local, dtype=np.uint8), BYTES_OF_JOINT_RANDOM)
-        return (one ^ other).tobytes()
-    if session.first:
-        yield from session.send("commitment", hashlib.sha256(salt + local).digest())
-        remote = yield from session.receive("drawn", _RANDOM)
-        yield from session.send("opened", salt, local)
-    else:
-        commitment = yield from session.receive("commitment", _COMMITMENT)
-        yield from session.send("drawn", local)
-        opened = yield from session.receive("opened", 2 * _RANDOM)
-        if hashlib.sha256(opened.tobytes()).digest() != commitment.tobytes():
-            raise session.failed("the other party opened random bytes that do not match its commitment")
-        remote = opened[_RANDOM:]
-    return (np.frombuffer(local, dtype=np.uint8) ^ remote).tobytes()
-
-
 def _as_ring(like: Ring, message: Bytes) -> Ring:
     return np.frombuffer(message.tobytes(), dtype=like.dtype)
 
@@ -236,20 +169,6 @@ def bytes_of_nonnegative(count: int) -> tuple[int, int]:
         Bytes from the first party and bytes from the second party.
     """
     return bytes_of_comparison(count, 31)
-
-
-def bytes_of_at_most(count: int) -> tuple[int, int]:
-    """Count the bytes of `at_most`.
-
-    Args:
-        count: Number of shared numbers.
-
-    Returns:
-        Bytes from the first party and bytes from the second party.
-    """
-    first, second = bytes_of_nonnegative(count)
-    opening = TAG_BYTES + -(-count // 8)
-    return first + opening, second + opening
 
 
 def bytes_of_select(count: int, itemsize: int, *, of_first: bool = False) -> tuple[int, int]:

@@ -3,8 +3,7 @@
 Reference: SAPGNN, section 3.3, Eq. (21) and Eq. (22).
 
 Additive shares are integers modulo 2^64. A float is rounded to the nearest multiple of 2^-24, in two's
-complement, and the n shares add up to it. Boolean shares are 64-bit words whose exclusive or is the secret
-word.
+complement, and the n shares add up to it.
 
 Security: information-theoretic. Any n - 1 shares are independent uniform words: n - 1 shares are drawn from
 the operating system's entropy, and the last share is the number minus their sum, which is also uniform.
@@ -12,8 +11,7 @@ Corruption model: all parties follow the protocol, and at least one of the n par
 share. What leaks: nothing as long as one share is missing, and the number once all shares are known.
 
 Sums of additive shares are shares of the sum, exactly, while the sum stays within 63 bits. `encode` limits
-each of n numbers so that no sum of them can overflow. Boolean shares cannot be added: the exclusive or of
-shares of several numbers opens to the exclusive or of the numbers.
+each of n numbers so that no sum of them can overflow.
 """
 
 import os
@@ -27,11 +25,9 @@ from graphfed.errors import InputError
 __all__ = [
     "FRACTION_BITS",
     "additive_shares",
-    "boolean_shares",
     "decode",
     "encode",
     "open_additive",
-    "open_boolean",
 ]
 
 #: Bits after the point of a number on the ring. Rounding changes a number by at most 2^-25.
@@ -91,20 +87,6 @@ def additive_shares(secret: Tensor, parties: int) -> Tensor:
     return torch.cat([drawn, (secret - drawn.sum(-1))[..., None]], -1)
 
 
-def boolean_shares(secret: Tensor, parties: int) -> Tensor:
-    """Split every word into boolean shares.
-
-    Args:
-        secret: int64 of any shape [...].
-        parties: n, the number of shares.
-
-    Returns:
-        int64 [..., n]; the exclusive or of the shares is the secret.
-    """
-    drawn = _random_words((*secret.shape, parties - 1), secret.device)
-    return torch.cat([drawn, _xor(torch.cat([drawn, secret[..., None]], -1))[..., None]], -1)
-
-
 def open_additive(shares: Tensor) -> Tensor:
     """Open additive shares.
 
@@ -115,26 +97,6 @@ def open_additive(shares: Tensor) -> Tensor:
         The ring elements, int64 [...].
     """
     return shares.sum(-1)
-
-
-def open_boolean(shares: Tensor) -> Tensor:
-    """Open boolean shares.
-
-    Args:
-        shares: All shares, int64 [..., n].
-
-    Returns:
-        The words, int64 [...].
-    """
-    return _xor(shares)
-
-
-def _xor(words: Tensor) -> Tensor:
-    """Compute the exclusive or over the last dimension."""
-    result = words[..., 0]
-    for party in range(1, words.shape[-1]):
-        result = result ^ words[..., party]
-    return result
 
 
 def _random_words(shape: tuple[int, ...], device: torch.device) -> Tensor:

@@ -1,20 +1,18 @@
 """The memory that a participant gives a run, against what the run asks for.
 
 The coordinator chooses the sizes of a model, and a site's operator the memory of a run
-(`graphfed site start --memory`). A run that clearly needs more is refused before anything of its model is
-allocated. The need is the larger of two lower bounds: the weights with their gradients and the values of the
-optimiser, whose number follows from the settings, and a part of the estimate for the site's data
-(`methods.common.memory`), which counts activations and edges, too. What no bound foresees ends at the limit
-of the process (`memory.limited_memory`).
+(`graphfed site start --memory`). A run that needs more is refused before anything of its model is allocated.
+The need is the larger of two lower bounds, which follow from the settings: the weights with their gradients
+and the values of the optimiser, and one layer's hidden values of the site's data. What they do not foresee
+ends at the limit of the process (`memory.limited_memory`).
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from graphfed.errors import InputError
 from graphfed.memory import allowed_memory
 from graphfed.methods.base import Method, Task
-from graphfed.methods.common.memory import ACCURACY, weight_bytes
+from graphfed.methods.common.sizes import hidden_bytes, weight_bytes
 from graphfed.methods.config import CommonSettings
 from graphfed.runs.progress import human_bytes
 
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["check_memory"]
 
 
-def check_memory(
-    place: "Place", method: Method, config: CommonSettings, task: Task, estimate: Callable[[], int]
-) -> None:
+def check_memory(place: "Place", method: Method, config: CommonSettings, task: Task, rows: int) -> None:
     """Refuse a run that needs more memory than the operator of this participant allows.
 
     Args:
@@ -34,8 +30,7 @@ def check_memory(
         method: The method.
         config: Its settings.
         task: The task.
-        estimate: () -> the estimated memory of the run on the data of this participant; asked only if the
-            weights fit.
+        rows: Rows of this participant's data that the model computes at once; 0 at the server.
 
     Raises:
         InputError: It needs more; the message names the participant, the need, the limit and what to do.
@@ -43,9 +38,7 @@ def check_memory(
     allowed = allowed_memory(place.memory)
     if allowed is None:
         return
-    needed = weight_bytes(config, task.num_features, task.num_classes)
-    if needed <= allowed:
-        needed = int(estimate() / ACCURACY)
+    needed = max(weight_bytes(config, task.num_features, task.num_classes), hidden_bytes(config, rows))
     if needed > allowed:
         raise InputError(
             f"{place.name} refuses the run: {method.name} with these settings needs at least "

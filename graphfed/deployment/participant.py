@@ -239,9 +239,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
-        check_memory(
-            place, method, config, task, lambda: 0 if site is None else kind.memory(site, method, config)
-        )
+        check_memory(place, method, config, task, 0 if site is None else kind.rows(site, config))
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
         if not (folder / "result.json").exists():

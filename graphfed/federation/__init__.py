@@ -30,12 +30,11 @@ from graphfed.federation.operations.running import StageError
 from graphfed.federation.received import ReceivedError
 from graphfed.federation.transfer import Ideal, TensorForm
 from graphfed.federation.values import CLIENTS, SERVER, Located
-from graphfed.federation.wrap import Cast, Wrapper
+from graphfed.federation.wrap import Wrapper
 
 __all__ = [
     "CLIENTS",
     "SERVER",
-    "Cast",
     "Federation",
     "Ideal",
     "Ledger",

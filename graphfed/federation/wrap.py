@@ -14,10 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from graphfed.errors import InputError
-from graphfed.federation.payload import FLOATING
-
-__all__ = ["Cast", "Chained", "Quantised", "Wrapper"]
+__all__ = ["Chained", "Quantised", "Wrapper"]
 
 
 class Wrapper(Protocol):
@@ -55,67 +52,6 @@ class Wrapper(Protocol):
         Returns:
             The tensor, of the shape that it had.
         """
-
-
-@dataclass(frozen=True)
-class Cast:
-    """Compression: send floating numbers as float16 or bfloat16.
-
-    The receiver uses them in the dtype they had.
-
-    It protects nothing: an observer of the payload sees its numbers.
-
-    Attributes:
-        dtype: The dtype in which numbers are sent.
-        gradients: Whether gradients are cast too. By default they are sent in full precision, because small
-            gradients vanish in float16.
-    """
-
-    dtype: torch.dtype = torch.float16
-    gradients: bool = False
-
-    def __post_init__(self) -> None:
-        if self.dtype not in FLOATING.values():
-            raise InputError(f"Cast to {self.dtype} is not possible; choose one of: {', '.join(FLOATING)}")
-
-    @property
-    def protection(self) -> str | None:
-        """None: nothing is hidden."""
-        return None
-
-    def encode(self, x: Tensor) -> Tensor:
-        """Cast to the smaller dtype.
-
-        Args:
-            x: [n, ...].
-
-        Returns:
-            [n, ...] in `self.dtype`.
-
-        Raises:
-            InputError: For a finite number that the dtype cannot hold.
-        """
-        encoded = x.to(self.dtype)
-        lost = encoded.isinf() & x.isfinite()
-        if bool(lost.any()):
-            name = str(self.dtype).removeprefix("torch.")
-            raise InputError(
-                f"a value of size {float(x[lost].abs().max()):g} cannot be sent as {name} "
-                f"(largest: {torch.finfo(self.dtype).max:g}); use bfloat16 or no compression"
-            )
-        return encoded
-
-    def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cast back.
-
-        Args:
-            encoded: [n, ...].
-            dtype: The dtype to return.
-
-        Returns:
-            [n, ...].
-        """
-        return encoded.to(dtype)
 
 
 @dataclass(frozen=True)

@@ -139,12 +139,9 @@ class Method:
     #: client_statistics(fed, state, config): returns per-client statistics after training, at the clients: a
     #: dictionary of [K] tensors for clients.parquet. Nothing is sent.
     client_statistics: Callable[[Federation, State, Any], Located] | None = None
-    #: memory(extent, config): estimates the bytes that it takes in addition to training its network, from the
-    #: counts of a partitioned graph or of readings (`methods.common.memory`). None: nothing large.
-    memory: Callable[[Any, Any], float] | None = None
-    #: checkpoint(extent, config): estimates how many numbers a checkpoint has, from the same counts. None:
-    #: latest weights, best weights and the optimiser's state of one network, or of one at every client if
-    #: `personal`.
+    #: checkpoint(extent, config): estimates how many numbers a checkpoint has, from the counts of a
+    #: partitioned graph or of readings (`methods.common.sizes`). None: latest weights, best weights and the
+    #: optimiser's state of one network, or of one at every client if `personal`.
     checkpoint: Callable[[Any, Any], int] | None = None
     #: The paper: authors, title, venue and address.
     paper: str = ""

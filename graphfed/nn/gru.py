@@ -28,7 +28,6 @@ from graphfed.random import fold, uniform, uniform_weights
 
 __all__ = [
     "Forecaster",
-    "client_errors",
     "decode",
     "draw_teacher_forcing",
     "encode",
@@ -193,19 +192,6 @@ def _is_shared(weights: Weights) -> bool:
 def _rows(columns: Tensor, like: Tensor) -> Tensor:
     """Arrange columns [G, F, C] as rows [K, W, F], with K and W of `like`."""
     return columns.transpose(1, 2).reshape(*like.shape[:2], -1)
-
-
-def client_errors(forecast: Tensor, truth: Tensor) -> Tensor:
-    """Compute the mean squared error of each client over its windows and steps.
-
-    Args:
-        forecast: [K, W, n].
-        truth: [K, W, n].
-
-    Returns:
-        [K].
-    """
-    return (forecast - truth).square().mean((1, 2))
 
 
 def weight_gradients(

@@ -15,10 +15,10 @@ from torch import Tensor
 from graphfed.nn.bits import pack_bits
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.privacy.local import check_bounds, coins, dense_rows, rare
-from graphfed.privacy.noise import Mechanism, Noise, chunks
+from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import words32
 
-__all__ = ["Accounting", "Bins", "assign_bins", "bin_mechanism", "budget_of", "encode_bins"]
+__all__ = ["Accounting", "Bins", "assign_bins", "budget_of", "encode_bins"]
 
 Accounting = Literal["per_receiver", "coalition"]
 
@@ -109,27 +109,6 @@ def budget_of(accounting: Accounting, epsilon: float, width: int, size: Tensor |
     """
     size = torch.as_tensor(size, dtype=torch.float64)
     return epsilon / (size if accounting == "per_receiver" else torch.full_like(size, width))
-
-
-def bin_mechanism(accounting: Accounting, epsilon: float, receivers: int) -> Mechanism:
-    """Describe the release of all bits of a client, as its receivers see them together.
-
-    Args:
-        accounting: "per_receiver": each receiver sees epsilon, all together receivers * epsilon; "coalition":
-            all together see epsilon.
-        epsilon: Privacy budget of a client.
-        receivers: Number of receivers.
-
-    Returns:
-        The mechanism.
-    """
-    joint = epsilon * receivers if accounting == "per_receiver" else epsilon
-    return Mechanism(
-        "one-bit in bins",
-        joint,
-        f"every coordinate of a node, once, partitioned among {receivers} receivers that combine their bits "
-        f"({accounting}, epsilon {epsilon:g}): private between any two feature vectors within the bounds",
-    )
 
 
 def encode_bins(

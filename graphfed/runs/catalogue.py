@@ -1,4 +1,5 @@
-"""Describe every method for `graphfed methods`, and keep the descriptions in the user's cache folder.
+"""Describe every method for `graphfed methods`, list all settings for the completion of shells, and keep both
+in the user's cache folder.
 
 Describing the methods imports all of them, and torch with them, which takes seconds. The descriptions are
 plain data that follow from code alone, so they are kept with a digest of the code: every Python file of
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from graphfed.files import JsonObject
     from graphfed.methods.base import Method
 
-__all__ = ["describe_every_method", "describe_method"]
+__all__ = ["describe_every_method", "describe_method", "every_setting"]
 
-#: In the cache folder: the digest of the code, and the descriptions.
+#: In the cache folder: the digest of the code, the descriptions of the methods, and all settings.
 FILE = "methods.json"
 
 
@@ -39,8 +40,8 @@ def describe_method(name: str) -> "JsonObject":
     Raises:
         InputError: There is no such method.
     """
-    described, _ = _describe_all()
-    known = {each["name"]: each for each in described}
+    catalogue, _ = _describe_all()
+    known = {each["name"]: each for each in catalogue["methods"]}
     return known.get(canonical_name(name)) or _description(get_method(name))
 
 
@@ -50,23 +51,48 @@ def describe_every_method() -> "list[JsonObject]":
     Returns:
         A description for each method, under the keys of ``graphfed methods NAME --json``.
     """
-    described, problems = _describe_all()
+    catalogue, problems = _describe_all()
     for problem in problems:
         say(f"warning: {problem}")
-    return described
+    return list(catalogue["methods"])
 
 
-def _describe_all() -> "tuple[list[JsonObject], list[str]]":
-    """Return the descriptions of all methods that can be loaded, and why each of the others cannot be."""
+def every_setting() -> list[str]:
+    """Return the keys that `--set` takes for some method, partition or data set.
+
+    Returns:
+        Each key once.
+    """
+    catalogue, _ = _describe_all()
+    return list(catalogue["settings"])
+
+
+def _describe_all() -> "tuple[JsonObject, list[str]]":
+    """Return the catalogue of what can be loaded, and why some methods cannot be."""
     digest = _code_digest()
     kept = _kept(digest)
     if kept is not None:
         return kept, []
     methods, problems = METHODS.load_all()
-    described = [_description(method) for method in methods.values()]
+    catalogue: JsonObject = {
+        "code": digest,
+        "methods": [_description(method) for method in methods.values()],
+        "settings": _setting_names([*methods]),
+    }
     if digest and not problems:  # else the next list is to say them too
-        _keep(digest, described)
-    return described, problems
+        _keep(catalogue)
+    return catalogue, problems
+
+
+def _setting_names(methods: list[str]) -> list[str]:
+    from graphfed.data.datasets import DATASETS
+    from graphfed.data.partitions.partition import PARTITIONS
+    from graphfed.runs.config import setting_names
+
+    names = [name for method in methods for name in setting_names(method)]
+    names += [f"partition.{key}" for spec in PARTITIONS.usable().values() for key in spec.options]
+    names += [f"data.{key}" for spec in DATASETS.usable().values() for key in spec.options]
+    return [*dict.fromkeys(names)]
 
 
 def _description(method: "Method") -> "JsonObject":
@@ -111,21 +137,21 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _kept(digest: str) -> "list[JsonObject] | None":
-    """Return the descriptions in the cache folder; None if there are none, or they belong to other code."""
+def _kept(digest: str) -> "JsonObject | None":
+    """Return the catalogue in the cache folder; None if there is none, or it belongs to other code."""
     try:
-        content = json.loads(read_regular(cache_folder() / FILE))
+        content: JsonObject = json.loads(read_regular(cache_folder() / FILE))
         same = bool(digest) and content["code"] == digest
-        return list(content["methods"]) if same else None
+        return content if same and {"methods", "settings"} <= content.keys() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _keep(digest: str, described: "list[JsonObject]") -> None:
+def _keep(catalogue: "JsonObject") -> None:
     from graphfed.files import write_json
 
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
-        write_json(cache_folder() / FILE, {"code": digest, "methods": described})
+        write_json(cache_folder() / FILE, catalogue)
     except OSError:
         return  # then they are described again the next time

@@ -1,4 +1,4 @@
-"""Check that a run fits into memory before it starts, and find what looks wrong with a run that has ended.
+"""Find what looks wrong with a run that has ended.
 
 Each finding has a text that says what to do about it. `studies.comparison` has the checks of comparisons.
 
@@ -19,32 +19,23 @@ trigger one, its threshold comes from the standard error of the metric:
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.memory import memory_bytes
-from graphfed.methods.common.memory import ACCURACY
 from graphfed.methods.config import TrainingSettings
-from graphfed.runs.progress import human_bytes
 from graphfed.tasks.registry import get_task
 
 if TYPE_CHECKING:
     from graphfed.methods.base import Method
     from graphfed.methods.config import CommonSettings
-    from graphfed.runs.train import Event
-    from graphfed.tasks.inputs import Inputs
     from graphfed.tasks.outcome import Outcome
-    from graphfed.tasks.run_config import RunConfig
 
 __all__ = [
     "TITLES",
     "Evidence",
     "ResultWarning",
-    "announce_memory",
-    "check_memory",
     "check_run",
     "diagnose",
 ]
@@ -455,57 +446,3 @@ def _margins(confusion: Sequence[Sequence[float]]) -> tuple[list[float], list[fl
     true = [float(sum(row)) for row in confusion]
     predicted = [float(sum(row[c] for row in confusion)) for c in range(len(confusion))]
     return true, predicted
-
-
-# ---- memory ------------------------------------------------------------------------------------------------
-
-#: Bytes from which a run announces how much memory it will take.
-MUCH_MEMORY = 2 * 10**9
-#: The memory of a process before it has data, about.
-MEMORY_OF_PROCESS = 250_000_000
-
-
-def check_memory(config: "RunConfig", inputs: "Inputs") -> int | None:
-    """Refuse a run that clearly does not fit into the memory of this machine, before it starts.
-
-    Args:
-        config: What is to be run.
-        inputs: Its data, split and partition.
-
-    Returns:
-        About how many bytes it takes beyond what this process has; None on an accelerator, whose memory is
-        another one.
-
-    Raises:
-        InputError: If even a third of what it takes (`memory_need.ACCURACY`) is not available.
-    """
-    if config.device != "cpu":
-        return None
-    processes = 0 if config.workers is None else config.workers + 1
-    needed = inputs.memory_needed(config) + processes * MEMORY_OF_PROCESS
-    available, _ = memory_bytes()
-    if available is not None and needed > ACCURACY * available:
-        raise InputError(
-            f"{config.method.name} on {config.data_name} takes about {human_bytes(needed)} of memory, and "
-            f"{human_bytes(available)} are available; use fewer nodes or features, a smaller hidden width, "
-            "other settings of the method ('graphfed methods "
-            f"{config.method.name}'), or a machine with more memory"
-        )
-    return needed
-
-
-def announce_memory(needed: int, on_event: "Callable[[Event], None]") -> None:
-    """Report how much memory a run takes if that is much, or more than is available.
-
-    Args:
-        needed: Bytes.
-        on_event: Called with the message.
-    """
-    from graphfed.runs.train import Event
-
-    available, _ = memory_bytes()
-    short = available is not None and needed > available
-    if short or needed > MUCH_MEMORY:
-        free = "" if available is None else f", and {human_bytes(available)} are available"
-        text = f"this run takes about {human_bytes(needed)} of memory{free}"
-        on_event(Event("note", note=f"{text}; it may fail" if short else text))

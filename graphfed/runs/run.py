@@ -20,7 +20,7 @@ from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
-from graphfed.runs.diagnostics import announce_memory, check_memory, diagnose
+from graphfed.runs.diagnostics import diagnose
 from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.model_file import model_arrays
 from graphfed.runs.progress import show_data, show_progress, stages_of
@@ -138,6 +138,7 @@ def run(
     out: str | Path | Literal[False] | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
+    on_round: Callable[[JsonObject], None] | None = None,
     settings: Mapping[str, object] | None = None,
     command: str = "graphfed.run",
     **more: object,
@@ -174,6 +175,9 @@ def run(
         out: The folder to write; None for ``runs/<method>-<data>-<time>``, False to write nothing.
         checkpoint_every: Seconds between checkpoints, from which `resume` goes on; 0 for one in every round.
         progress: Whether to show progress on stderr.
+        on_round: Called after every evaluated round with its line of metrics.jsonl: ``round``, ``val`` (the
+            validation metrics by name), ``bytes``, ``seconds``, and ``facts`` if the method reports any. An
+            exception that it raises ends the run.
         settings: What `--set` takes: ``settings={"partition.beta": 1.0}``.
         command: The command that manifest.json records.
         more: Settings by name: ``lr=0.1``.
@@ -209,11 +213,26 @@ def run(
     # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.
     with (
         nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint),
-        show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event,
+        show_progress(f"{config.method.name} on {config.data_name}", progress) as show,
     ):
+        on_event = show if on_round is None else _with_rounds(show, on_round)
         inputs = load_inputs(config, on_stage=stages_of(on_event))
         show_data(inputs, progress)
         return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+
+
+def _with_rounds(
+    show: "Callable[[Event], None] | None", on_round: Callable[[JsonObject], None]
+) -> "Callable[[Event], None]":
+    """Return a function that shows a run's events and passes the line of every evaluated round on."""
+
+    def on_event(event: "Event") -> None:
+        if show is not None:
+            show(event)
+        if event.line is not None and event.line["val"] is not None:
+            on_round(event.line)
+
+    return on_event
 
 
 def execute(
@@ -239,13 +258,10 @@ def execute(
         The result.
 
     Raises:
-        InputError: The run does not fit into memory or on the disk.
+        InputError: The run does not fit on the disk.
         GraphfedError: The disk refuses the files, or training diverged in every round.
         Interrupted: SIGINT or SIGTERM came during training.
     """
-    needed = check_memory(config, inputs)
-    if on_event is not None and needed is not None:
-        announce_memory(needed, on_event)
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)

@@ -19,15 +19,12 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.config import (
-    FORECASTING_GROUPS,
-    GRAPH_GROUPS,
     BackboneSettings,
     CommonSettings,
     GraphSettings,
     TrainingSettings,
 )
 from graphfed.methods.registry import METHODS
-from graphfed.renamed import NAMES, new_name
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import OPTIONS, SettingValue
@@ -41,8 +38,6 @@ __all__ = [
     "MAX_COUNT",
     "MAX_SEED",
     "MOST_HOMES",
-    "OPTION_WORDS",
-    "SYNONYMS",
     "Setting",
     "changed_settings",
     "default_text",
@@ -453,61 +448,6 @@ def default_text(value: SettingValue) -> str:
 
 # ---- names -------------------------------------------------------------------------------------------------
 
-#: Names of our settings in other programs. They are not accepted: the message says our name.
-SYNONYMS: dict[str, str] = {
-    other: name
-    for name, others in {
-        "lr": "learning_rate learningrate lr_client client_lr eta step_size",
-        "weight_decay": "wd l2 decay weightdecay l2_regularization",
-        "hidden": "hidden_dim hidden_channels hidden_size hidden_units num_hidden n_hidden width dim",
-        "layers": "num_layers n_layers depth num_gnn_layers",
-        "dropout": "dropout_rate dropout_p drop p_dropout",
-        "backbone": "model arch architecture gnn conv",
-        "heads": "num_heads n_heads attention_heads",
-        "output_heads": "num_out_heads out_heads num_output_heads",
-        "local_steps": "local_iterations num_local_epochs local_epoch inner_steps",
-        "fraction": "client_fraction participation sample_fraction participation_rate frac",
-        "optimizer": "optim opt optimiser",
-        "patience": "early_stopping early_stop",
-        "eval_every": "eval_interval eval_freq validate_every",
-        "rounds": "n_rounds num_rounds epochs num_epochs n_epochs iterations communication_rounds max_rounds",
-        "mu": "prox_mu proximal_mu mu_prox",
-        "server_lr": "server_learning_rate lr_server global_lr",
-        "hops": "num_hops n_hops hop",
-        "unsent_value": "feature_mean neutral_value",
-        "lags": "history input_len input_length seq_len window_size num_lags",
-        "horizon": "pred_len output_len output_length prediction_length forecast_horizon steps_ahead",
-        "partition.beta": "beta dirichlet_beta dirichlet concentration iid_beta dirichlet_alpha",
-        "partition.alpha": "alpha skew",
-        "partition.overlap": "overlap",
-        "split_seed": "data_seed",
-    }.items()
-    for other in others.split()
-}
-#: Names of our options in other programs, and our own, which are no settings.
-OPTION_WORDS: dict[str, str] = {
-    other: name
-    for name, others in {
-        "clients": "clients num_clients n_clients n_trainers num_trainers num_clients k",
-        "task": "task task_name task_type problem",
-        "seed": "seed random_seed random_state manual_seed",
-        "data": "data dataset data_name",
-        "partition": "partition partitioner split_type distribution",
-        "split": "split train_ratio",
-        "device": "device gpu use_gpu cuda",
-        "threads": "threads num_threads n_jobs num_workers",
-        "workers": "workers",
-        "runtime": "runtime backend",
-        "placement": "placement",
-        "out": "out output output_dir save_dir log_dir",
-        "data_dir": "data_dir root data_root data_path",
-        "checkpoint_every": "checkpoint_every save_every checkpoint_interval",
-    }.items()
-    for other in others.split()
-}
-_BATCHES = ("batch", "batch_size", "batchsize", "bs", "mini_batch", "minibatch", "local_batch_size")
-
-
 #: The most methods that a message names.
 MOST_HOMES = 6
 
@@ -547,49 +487,13 @@ def unknown_setting(key: object, known: Iterable[str]) -> str:
         known: The settings that can be given.
 
     Returns:
-        The new name of a renamed setting, the name that is meant, where the setting belongs, or the most
-        similar name.
+        Where the name belongs, if it is an option or a setting of something else, or the most similar name.
     """
     known = list(known)
-    name = str(key)[:200]
-    plain = name.lower().replace("-", "_")
-    if plain in NAMES:
-        return _renamed_setting(plain, known)
-    if plain != name and plain in known:
-        return f"did you mean {plain!r}?"
-    if plain in _BATCHES and "batch" not in known:
-        return "there are no batches: every local step uses a client's whole graph (see local_steps)"
-    meant = "batch" if plain in _BATCHES else SYNONYMS.get(plain)
-    if meant in known:
-        return f"did you mean {meant!r}?"
-    return _known_elsewhere(plain, meant) or did_you_mean(plain, known)
-
-
-def _known_elsewhere(name: str, meant: str | None) -> str:
-    """Return where a setting belongs that the method does not have; empty where it is known nowhere.
-
-    Args:
-        name: The name that was given.
-        meant: Our name for it, if it is another program's word for a setting.
-    """
-    if name in OPTION_WORDS:
-        option = OPTION_WORDS[name]
-        return f"it is an option of its own: --{option.replace('_', '-')} (in Python: {option}=...)"
-    for candidate in (name, meant):
-        if candidate and (home := home_of(candidate)):
-            return home if candidate == name else f"{candidate!r} is meant? {home}"
-    return ""
-
-
-def _renamed_setting(old: str, known: list[str]) -> str:
-    """Return what to say of a setting or an option whose name was changed."""
-    new = new_name(old, known) or NAMES[old][0]
-    if new in known:
-        return f"it is called {new!r} now"
-    if new in (*OPTIONS, "startup_kit"):
-        return f"it is an option, and is called --{new.replace('_', '-')} now (in Python: {new}=...)"
-    home = home_of(new)
-    return f"it is called {new!r} now" + (f"; {home}" if home else "")
+    name = str(key)[:200].lower().replace("-", "_")
+    if name in (*OPTIONS, "out") and name not in ("method", *known):
+        return f"it is an option of its own: --{name.replace('_', '-')} (in Python: {name}=...)"
+    return ("" if name in known else home_of(name)) or did_you_mean(name, known)
 
 
 def unknown_config_key(key: object, known: list[str]) -> str:
@@ -600,15 +504,7 @@ def unknown_config_key(key: object, known: list[str]) -> str:
         known: The keys that a config file can have.
 
     Returns:
-        The new name of a renamed option, where a setting belongs, or the most similar key.
+        Where a setting belongs, or the most similar key.
     """
     name = key if isinstance(key, str) else ""
-    if new_name(name, known) is not None:
-        return did_you_mean(name, known)
-    meant = SYNONYMS.get(name, name)
-    groups = (*GRAPH_GROUPS, *FORECASTING_GROUPS)
-    shared = {f.name for group in groups for f in dataclasses.fields(group)}
-    if meant in shared - set(known) or home_of(meant):
-        return f"{meant} is a setting: write it under 'set:'"
-    option = OPTION_WORDS.get(name, meant)
-    return f"did you mean {option!r}?" if option in known else did_you_mean(name, known)
+    return f"{name} is a setting: write it under 'set:'" if home_of(name) else did_you_mean(name, known)

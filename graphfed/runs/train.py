@@ -23,7 +23,7 @@ from graphfed.federation.secure.aggregation import check_contributors, check_sum
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.series import TaskData
 from graphfed.federation.state import accept_roster, roster_code, roster_of
-from graphfed.files import JsonObject
+from graphfed.files import JsonObject, plain
 from graphfed.memory import peak_memory
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
@@ -80,6 +80,7 @@ class Event:
         note: In the phase "note" a message for people, and in "stage" the work that begins now.
         memory: The largest memory of this process in bytes, if all places are in it; else 0.
         may_stop: Whether the run may end before the last round.
+        line: The line of metrics.jsonl of the round that has ended.
     """
 
     phase: str
@@ -91,6 +92,7 @@ class Event:
     note: str = ""
     memory: int = 0
     may_stop: bool = False
+    line: JsonObject | None = None
 
 
 # ---- functions run at the server ---------------------------------------------------------------------------
@@ -225,13 +227,16 @@ class _Watch:
     on_event: Callable[[Event], None] | None
     began: float
 
-    def report(self, phase: str, number: int, val: Metrics | None, note: str = "") -> None:
+    def report(
+        self, phase: str, number: int, val: Metrics | None, note: str = "", *, line: JsonObject | None = None
+    ) -> None:
         if self.on_event is None:
             return
         seconds, fed = time.perf_counter() - self.began, self.fed
         memory = peak_memory() if fed.link is None else 0
         sent, may_stop = fed.ledger.counted_bytes, patience_of(self.config) is not None
-        self.on_event(Event(phase, number, self.config.rounds, val, sent, seconds, note, memory, may_stop))
+        rounds = self.config.rounds
+        self.on_event(Event(phase, number, rounds, val, sent, seconds, note, memory, may_stop, plain(line)))
 
 
 def _check_protocols(fed: Federation, config: CommonSettings) -> None:
@@ -436,7 +441,7 @@ def train(
                 number = run.number
                 run, val = training.do_round(run)
                 run.history.append(training.line(run.state, number, val, time.perf_counter() - ready))
-                watch.report("train", number, val)
+                watch.report("train", number, val, line=run.history[-1])
     trained = time.perf_counter()
     if decision["diverged"] and not decision["best_round"]:
         raise GraphfedError(

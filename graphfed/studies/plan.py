@@ -18,7 +18,6 @@ from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.config import WINDOW_SETTINGS
 from graphfed.runs import folder as files
-from graphfed.runs.diagnostics import check_memory
 from graphfed.runs.folder_schema import Amount, Real
 from graphfed.runs.progress import OnEvent, show_data, show_progress, stages_of
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
@@ -250,9 +249,6 @@ class Study:
                 row.label: {seed: self.inputs.get(c, stages_of(on_event)) for seed, c in row.configs.items()}
                 for row in self.rows
             }
-        for row in self.rows:
-            for seed, config in row.configs.items():
-                check_memory(config, loaded[row.label][seed])
         require_equal_hashes(
             {label: {seed: known.hashes for seed, known in row.items()} for label, row in loaded.items()}
         )

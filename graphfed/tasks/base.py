@@ -69,8 +69,8 @@ class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
         arrays: (own) -> the arrays of a site's data that are hashed.
         part: (own, clients, task, device) -> the data that the site trains on.
         table: (own, part, predicted) -> the content of predictions.parquet at the site.
-        memory: (own, method, config) -> the estimated memory of a run on a site's data, in bytes
-            (`methods.common.memory`).
+        rows: (own, config) -> the rows of a site's data that a model computes at once, nodes or windows of
+            sensors.
         summarise: (path, roster, name) -> one line on the content of a participant's file, for its operator;
             None if the file is of another kind of data. Raises InputError if the file cannot be used.
         declared: (own, method, config) -> the number of nodes in each part of the split at each of the site's
@@ -86,7 +86,7 @@ class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
     arrays: Callable[[Own], dict[str, np.ndarray]]
     part: Callable[[Own, Sequence[int], Task, torch.device], Part]
     table: "Callable[[Own, Part, Predicted], pa.Table]"
-    memory: Callable[[Own, Method, Any], int]
+    rows: Callable[[Own, Any], int]
     summarise: Callable[[Path, Sequence[str], str], str | None]
     declared: Callable[[Own, Method, CommonSettings], dict[str, list[int]]] = lambda own, method, config: {}
     read_server: Callable[[JsonObject, Path], OwnServer] | None = None

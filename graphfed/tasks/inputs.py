@@ -112,16 +112,6 @@ class Inputs(Protocol):
             The size in bytes.
         """
 
-    def memory_needed(self, config: RunConfig) -> int:
-        """Estimate the memory that a run needs in addition to its process's present memory.
-
-        Args:
-            config: The run.
-
-        Returns:
-            The memory in bytes (see `methods.common.memory`).
-        """
-
     def bytes_of_partition(self) -> int:
         """Compute the size of the file that `save_partition` writes.
 

@@ -28,7 +28,6 @@ from graphfed.crypto.compare import (
 )
 from graphfed.crypto.errors import ProtocolError
 from graphfed.crypto.ot import TwoParty, bytes_of_set_up
-from graphfed.crypto.ring import joint_random
 from graphfed.crypto.session import TAG_BYTES, Ended, Party, Session, Simulated, bundled, run_both, run_one
 from graphfed.errors import InputError
 
@@ -156,38 +155,12 @@ def test_signs_and_products_of_shared_numbers_are_those_of_the_numbers(values: l
 
 
 @settings(max_examples=25)
-@given(
-    pairs=st.lists(st.tuples(*[st.integers(-(2**29), 2**29)] * 2), max_size=20),
-    threshold=st.integers(-(2**29), 2**29),
-)
-def test_a_difference_is_opened_or_only_whether_it_passes_a_threshold(
-    pairs: list[tuple[int, int]], threshold: int
-) -> None:
+@given(pairs=st.lists(st.tuples(*[st.integers(-(2**29), 2**29)] * 2), max_size=20))
+def test_a_difference_is_opened(pairs: list[tuple[int, int]]) -> None:
     a, b = u32([x for x, _ in pairs]), u32([y for _, y in pairs])
-    known = np.full(len(pairs), threshold, dtype=np.int32)
-
-    def use(subtracted: np.ndarray, share: np.ndarray) -> Use:
-        def work(session: TwoParty) -> Party[Any]:
-            difference = yield from ring.subtract(session, subtracted)
-            accepted = yield from ring.at_most(session, share, known)
-            return difference.tolist(), accepted.tolist()
-
-        return work
-
-    one, other, cost = together(use(a, a), use(b, 0 - b))
-    assert one == other == ([x - y for x, y in pairs], [x - y <= threshold for x, y in pairs])
-    predicted = ring.bytes_of_subtract(len(a), 4), ring.bytes_of_at_most(len(a))
-    assert cost == tuple(sum(t[i] for t in predicted) for i in (0, 1))
-
-
-@pytest.mark.parametrize("known", [-(2**29), -1, 0, 2**29])
-def test_a_shared_number_one_above_the_known_one_is_not_at_most_it(known: int) -> None:
-    first, second = shares_of(u32([known - 1, known, known + 1]))
-    threshold = np.full(3, known, dtype=np.int32)
-    one, other, _ = together(
-        lambda s: ring.at_most(s, first, threshold), lambda s: ring.at_most(s, second, threshold)
-    )
-    assert one.tolist() == other.tolist() == [True, True, False]
+    one, other, cost = together(lambda s: ring.subtract(s, a), lambda s: ring.subtract(s, b))
+    assert one.tolist() == other.tolist() == [x - y for x, y in pairs]
+    assert cost == ring.bytes_of_subtract(len(a), 4)
 
 
 @pytest.mark.parametrize("of_first", [False, True])
@@ -208,12 +181,6 @@ def test_products_in_more_than_one_message_and_wave_cost_what_is_predicted(
     assert cost == ring.bytes_of_select(count, 4, of_first=of_first)
 
 
-def test_what_both_drew_is_the_same_at_both_and_another_every_time() -> None:
-    drawn = [together(ring.joint_random, ring.joint_random) for _ in range(2)]
-    assert drawn[0][0] == drawn[0][1] != drawn[1][0] == drawn[1][1]
-    assert len(drawn[0][0]) == 32
-
-
 @pytest.mark.parametrize(
     ("number", "bits", "message"), [(256, 8, "256 needs more than 8 bits"), (1, 33, "33 bits")]
 )
@@ -232,13 +199,11 @@ def every_block(session: TwoParty | Simulated, side: int, seed: int, count: int)
     shares = draw.integers(0, 2**32, (2, count), dtype=np.uint64).astype(np.uint32)[side]
     wide = draw.integers(0, 2**63, (2, count), dtype=np.int64).astype(np.uint64)[side]
     bits = draw.integers(0, 2, (2, count)).astype(np.uint8)[side]
-    known = np.zeros(count, dtype=np.int32)
     return {
         "compared": (yield from compare(session, small, 10)),
         "less": (yield from is_less(session, small, 10)),
         "compared, shared ^": (yield from compare_shared(session, small, 10)),
         "difference": (yield from ring.subtract(session, small)),
-        "at most": (yield from ring.at_most(session, small if side == 0 else 0 - small, known)),
         "sign ^": (yield from ring.nonnegative(session, shares)),
         "product +": (yield from ring.select(session, bits, wide)),
         "product of the first's +": (
@@ -270,13 +235,6 @@ def test_every_block_gives_the_same_and_costs_the_same_to_the_byte_when_it_is_si
             assert np.array_equal(*(join[name[-1]](a, b) for a, b in pairs)), name
         else:
             assert all(np.array_equal(x, pairs[0][0]) for pair in pairs for x in pair), name
-
-
-def test_a_simulated_draw_costs_what_a_real_one_costs() -> None:
-    drawn = run_both(*(ring.joint_random(Simulated(first)) for first in (True, False)))
-    assert drawn[0].result == drawn[1].result
-    assert (drawn[0].sent, drawn[0].received) == ring.BYTES_OF_JOINT_RANDOM
-    assert together(ring.joint_random, ring.joint_random)[2] == ring.BYTES_OF_JOINT_RANDOM
 
 
 def test_simulated_parties_that_show_arrays_of_other_sizes_are_refused() -> None:
@@ -564,20 +522,6 @@ def test_transfers_before_the_set_up_of_a_session_are_refused() -> None:
         sender.keys(np.zeros((ot.COLUMNS, 1), dtype=np.uint8), 8)
 
 
-@pytest.mark.parametrize("byte", [TAG_BYTES, -1])
-def test_a_draw_to_which_the_first_party_had_not_committed_itself_ends_the_session(byte: int) -> None:
-    """The first byte of what is opened is of the salt, the last one of the draw."""
-
-    def change(got: list[bytes]) -> list[bytes]:
-        opened = bytearray(got[-1])
-        opened[byte] ^= 1
-        return [bytes(opened)]
-
-    first, second = (joint_random(Session(first=f)) for f in (True, False))  # type: ignore[arg-type]
-    with pytest.raises(ProtocolError, match="do not match its commitment"):
-        run_both(first, disturbed(second, 1, change))
-
-
 def test_a_message_of_another_session_is_refused() -> None:
     """Recorded in one session and played in another, at the same place."""
     recorded: list[bytes] = []
@@ -690,26 +634,6 @@ def test_any_bytes_in_the_place_of_a_bundle_are_refused(message: bytes) -> None:
 
 def test_a_session_has_sent_nothing_before_its_first_message() -> None:
     assert (Session(first=True).sent, Session(first=True).received) == (0, 0)
-
-
-def drawn_often(session: TwoParty | Simulated) -> Party[bytes]:
-    """125 joint draws of one session."""
-    drawn = []
-    for _ in range(125):
-        drawn.append((yield from joint_random(session)))
-    return b"".join(drawn)
-
-
-@pytest.mark.parametrize("simulated", [False, True])
-def test_the_bits_of_joint_random_are_even(simulated: bool) -> None:
-    """32 000 draws of a bit within 5.5 standard errors, and both have the same."""
-    if simulated:
-        drawn, other = (end.result for end in run_both(*(drawn_often(Simulated(f)) for f in (True, False))))
-    else:
-        drawn, other, _ = together(drawn_often, drawn_often)
-    assert drawn == other
-    bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))
-    assert abs(bits.mean() - 0.5) < 5.5 * 0.5 / len(bits) ** 0.5
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -1,7 +1,6 @@
 """Secret shares open to exactly what was shared, and all but one of them say nothing of it."""
 
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,28 +11,22 @@ from scipy.stats import chi2
 
 from graphfed.crypto.sharing import (
     additive_shares,
-    boolean_shares,
     decode,
     encode,
     open_additive,
-    open_boolean,
 )
 from graphfed.errors import InputError
 
 WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8)
-BOTH = pytest.mark.parametrize(
-    ("deal", "open_"), [(additive_shares, open_additive), (boolean_shares, open_boolean)]
-)
 
 
-@BOTH
 @settings(max_examples=60)
 @given(words=WORDS, parties=st.integers(1, 6))
-def test_all_shares_together_are_the_secret(deal: Any, open_: Any, words: list[int], parties: int) -> None:
+def test_all_shares_together_are_the_secret(words: list[int], parties: int) -> None:
     secret = torch.tensor(words)
-    shares = deal(secret, parties)
+    shares = additive_shares(secret, parties)
     assert shares.shape == (len(words), parties)
-    assert torch.equal(open_(shares), secret)
+    assert torch.equal(open_additive(shares), secret)
 
 
 @settings(max_examples=60)
@@ -48,25 +41,16 @@ def test_sums_of_shares_open_to_the_sum_on_the_ring(words: list[list[int]], part
     assert [(int(o) - e) % 2**64 for o, e in zip(opened, expected, strict=True)] == [0] * width
 
 
-def test_exclusive_ors_of_boolean_shares_do_not_open_to_a_sum() -> None:
-    """Why gradients are not aggregated by boolean shares."""
-    a, b = torch.tensor([1, 5]), torch.tensor([1, 9])
-    assert open_boolean(boolean_shares(a, 3) ^ boolean_shares(b, 3)).tolist() == [0, 12]
-
-
-@BOTH
 @pytest.mark.parametrize("secret", [0, -1, 2**40 + 7])
 @pytest.mark.parametrize("parties", [2, 3, 4])
-def test_any_shares_but_one_are_uniform_bytes_whatever_the_secret(
-    deal: Any, open_: Any, secret: int, parties: int
-) -> None:
+def test_any_shares_but_one_are_uniform_bytes_whatever_the_secret(secret: int, parties: int) -> None:
     """Chi-square over the 256 values of a byte, for every set of parties - 1 shares and for what these open
     to. 36 tests or fewer of probability 1e-9 each."""
-    shares = deal(torch.full((20_000,), secret), parties)
+    shares = additive_shares(torch.full((20_000,), secret), parties)
     limit = chi2.isf(1e-9, 255)
     for some in combinations(range(parties), parties - 1):
         seen = shares[:, list(some)]
-        for words in (seen, open_(seen)):
+        for words in (seen, open_additive(seen)):
             count = np.bincount(np.ascontiguousarray(words.numpy()).view(np.uint8).ravel(), minlength=256)
             assert ((count - count.mean()) ** 2 / count.mean()).sum() < limit
 
@@ -102,7 +86,6 @@ def test_the_largest_numbers_that_are_allowed_add_up_without_leaving_the_ring() 
         assert float(total) == pytest.approx(sign * 4 * largest, rel=1e-15)
 
 
-@BOTH
-def test_shares_of_numbers_in_any_shape_open_to_them(deal: Any, open_: Any) -> None:
+def test_shares_of_numbers_in_any_shape_open_to_them() -> None:
     secret = torch.arange(24).reshape(2, 3, 4) - 12
-    assert torch.equal(open_(deal(secret, 3)), secret)
+    assert torch.equal(open_additive(additive_shares(secret, 3)), secret)

@@ -13,7 +13,7 @@ from graphfed.errors import InputError
 from graphfed.memory import allowed_memory, is_out_of_memory, limited_memory
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.common.memory import weight_bytes
+from graphfed.methods.common.sizes import weight_bytes
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runtime.nvflare.place import Place
 from graphfed.runtime.nvflare.project import Project, Site
@@ -70,14 +70,15 @@ def test_the_bytes_of_weights_are_those_of_the_matrices_of_the_network(settings:
     assert 0.9 * 16 * numbers < weight_bytes(config, 100, 7) <= 16 * numbers
 
 
-def test_a_need_above_the_limit_is_refused_and_the_estimate_is_asked_only_if_the_weights_fit() -> None:
+def test_a_run_whose_weights_or_hidden_values_are_above_the_limit_is_refused() -> None:
     method = get_method("fedavg")
-    place = Place("north", Path("kit"), memory=10**9)
-    check_memory(place, method, method.config(), Task(10, 2), lambda: 2_900_000_000)
+    place, config = Place("north", Path("kit"), memory=10**9), method.config(hidden=50)
+    # 50 hidden values of a row take 200 bytes.
+    check_memory(place, method, config, Task(10, 2), 4_900_000)
     with pytest.raises(InputError, match=r"north refuses the run: fedavg .* at least 1\.0 GB .* 1\.0 GB are"):
-        check_memory(place, method, method.config(), Task(10, 2), lambda: 3_100_000_000)
+        check_memory(place, method, config, Task(10, 2), 5_100_000)
     with pytest.raises(InputError, match=r"at least 192 GB of memory there, and 1\.0 GB are allowed"):
-        check_memory(place, method, method.config(hidden=10**9), Task(10, 2), lambda: 1 // 0)
+        check_memory(place, method, method.config(hidden=10**9), Task(10, 2), 0)
 
 
 def test_a_process_allocates_no_more_than_its_limit_and_is_free_of_it_afterwards() -> None:

@@ -17,7 +17,8 @@ from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.splits import KINDS
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.data.sensors.windows import KINDS as TIME_KINDS
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import METHODS
+from graphfed.runs.catalogue import every_setting
 from graphfed.runs.settings import settings_of
 
 #: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.
@@ -150,7 +151,9 @@ def test_a_run_whose_name_a_shell_would_take_apart_is_left_to_the_completion_of_
     assert values.run_folders("nowhere/") == []
 
 
-def test_completion_loads_neither_torch_nor_numpy() -> None:
+def test_completion_loads_neither_torch_nor_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    every_setting()  # keeps the settings in the cache folder
     code = (
         "import sys; from graphfed.cli import main\n"
         "try: main([])\n"
@@ -181,7 +184,13 @@ def test_what_completion_knows_is_what_there_is() -> None:
     assert set(values.DATA_SETS) == set(DATASETS.own)
     assert set(values.PARTITIONS) == set(PARTITIONS.own)
     assert set(values.SPLITS) == {*KINDS, "edges", *TIME_KINDS}
-    settings = {setting.name for name in OWN for setting in settings_of(get_method(name))}
+
+
+def test_completion_offers_every_setting() -> None:
+    settings = {setting.name for method in METHODS.values() for setting in settings_of(method)}
     partitions = {f"partition.{option}" for spec in PARTITIONS.values() for option in spec.options}
     data = {f"data.{option}" for spec in DATASETS.values() for option in spec.options}
-    assert set(values.SETTINGS) == settings | partitions | data | {"partition_seed", "split_seed"}
+    others = {"partition_seed", "split_seed", "preset"}
+    offered = values.setting_keys("")
+    assert len(offered) == len(set(offered))
+    assert {key.removesuffix("=") for key in offered} == settings | partitions | data | others

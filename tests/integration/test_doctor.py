@@ -184,10 +184,6 @@ def test_the_libraries_and_extras_are_those_of_the_project() -> None:
     assert looked_at == {"python", "graphfed", *(line.split(">")[0] for line in project["dependencies"])}
 
 
-#: Libraries that a library of the extra needs and does not require by itself: mlflow's store.
-NEEDED_BY_OTHERS = {"SQLAlchemy", "alembic"}
-
-
 @pytest.mark.slow
 def test_every_library_of_a_runtime_extra_is_imported_by_the_package() -> None:
     """What only tests or pages import belongs to the extras `dev` and `docs`."""
@@ -201,7 +197,7 @@ def test_every_library_of_a_runtime_extra_is_imported_by_the_package() -> None:
     provided = importlib.metadata.packages_distributions()
     found = {_normal(name) for module in imported for name in provided.get(module, [])}
     for extra in set(extras) - {"dev", "docs"}:
-        named = {line.partition(">")[0] for line in extras[extra]} - NEEDED_BY_OTHERS
+        named = {line.partition(">")[0] for line in extras[extra]}
         assert {name for name in named if _normal(name) not in found} == set(), extra
 
 

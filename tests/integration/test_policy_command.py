@@ -91,7 +91,6 @@ def test_ctrl_c_keeps_the_episodes_that_have_ended(own_folder: Path) -> None:
 
 def test_what_completion_and_the_page_say_of_settings_is_what_there_is() -> None:
     assert set(values.POLICIES) == set(KINDS)
-    assert set(values.POLICY_SETTINGS) == set(learning_setting_names())
     offered = values.policy_setting_keys("reward.")
     assert offered == [f"{name}=" for name in learning_setting_names() if name.startswith("reward.")]
     assert {"lr=", "partition.mean="} <= {*values.policy_setting_keys("")}

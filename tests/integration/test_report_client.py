@@ -149,8 +149,6 @@ def test_a_client_that_is_not_there_is_refused_and_nothing_is_written(
     graphfed.run("fedavg", clients=2, rounds=1, out=tmp_path / "other")
     assert main(["report", str(tmp_path / "other"), "--client", "0", "--out", str(out)]) == 2
     assert "has no statistics of single clients (clients.parquet)" in capsys.readouterr().err
-    assert main(["report", str(run), "--device", "0", "--out", str(out)]) == 2
-    assert "it is called --client now" in capsys.readouterr().err
     assert not out.exists()
     assert '<section id="client">' not in write_report([tmp_path / "other"]).read_text()
     assert main(["report", str(run), "--client", "7", "--out", str(out)]) == 0

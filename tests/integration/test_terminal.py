@@ -88,7 +88,7 @@ def test_every_command_refuses_hostile_arguments_without_printing_them_raw(
     [*RUN, "--set", "HOSTILE"], [*RUN, "--set", "lr=HOSTILE"], [*RUN, "--set", "HOSTILE=1"], [*RUN, "--device", "HOSTILE"],
     [*RUN, "--runtime", "HOSTILE"], [*RUN, "--clients", "HOSTILE"], [*RUN, "--data-dir", "HOSTILE", "--data", "cora"],
     ["compare", "fedavg", "--seeds", "HOSTILE"], ["sweep", "fedavg", "--grid", "lr=HOSTILE"], ["sweep", "fedavg", "--range", "HOSTILE"],
-    ["track", "HOSTILE", "--to", "HOSTILE"], ["methods", "HOSTILE"], ["reproduce", "HOSTILE"], ["reproduce", "lumos", "HOSTILE"],
+    ["methods", "HOSTILE"], ["reproduce", "HOSTILE"], ["reproduce", "lumos", "HOSTILE"],
     ["site", "init", "--sites", "HOSTILE"], ["site", "init", "--sites", "a,b", "--server", "HOSTILE:1"],
     ["site", "start", "HOSTILE", "--forbid", "HOSTILE"], ["site", "check", "HOSTILE", "--data", "HOSTILE"],
     ["data", "inspect", "digits", "--set", "HOSTILE=1"],

@@ -25,7 +25,6 @@ from graphfed.methods.cnfgnn.config import CNFGNNConfig, releases
 from graphfed.methods.cnfgnn.costs import forecast_operations, training_numbers
 from graphfed.methods.cnfgnn.method import METHOD
 from graphfed.methods.common import forecasting
-from graphfed.methods.common.memory import SeriesExtent
 from graphfed.methods.forecasters import recurrent
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
@@ -242,13 +241,6 @@ def test_only_clipped_encodings_are_announced_and_recorded_with_their_epsilon() 
         said = [line for line in messages if "clients clip encodings and add noise" in line]
         assert len(said) == (clip is not None)
         assert all(f"epsilon {cnfgnn.epsilon_of(config):.4g} (delta 1e-05)" in line for line in said)
-
-
-def test_the_memory_of_a_run_is_one_and_a_half_times_the_states_of_all_steps_of_scored_windows() -> None:
-    """5 sensors, 7 scored windows, 4 + 3 steps, 4 hidden numbers of 4 bytes; not what is trained on."""
-    for trained in (0, 100):
-        extent = SeriesExtent(sensors=5, trained=trained, scored=7)
-        assert cnfgnn.memory(extent, config_of(METHOD)) == 5880
 
 
 # ---- what is trained on what -------------------------------------------------------------------------------

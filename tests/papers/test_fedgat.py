@@ -32,10 +32,9 @@ from graphfed.federation import Federation, Link
 from graphfed.federation.cohort import make_cohort, with_unit_features
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
-from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.fedgat import server_graph
 from graphfed.methods.fedgat.config import FedGATConfig
-from graphfed.methods.fedgat.method import kept_edges, memory, without_singles
+from graphfed.methods.fedgat.method import kept_edges, without_singles
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled, numbers
 from graphfed.methods.fedgat.server_graph import message_bytes, pool
 from graphfed.methods.registry import get_method
@@ -291,23 +290,6 @@ def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
     for settings in ({}, {"later": "exchange"}, {"exchange": "encrypted"}):
         config = config_of(METHOD, **settings)
         assert TypeAdapter(FedGATConfig).validate_python(asdict(config)) == config
-
-
-def test_the_memory_that_a_run_is_said_to_take_is_that_of_the_message_and_of_its_places() -> None:
-    """Of nodes with 1, 3 and 5 neighbours, themselves among them, and 7 features, in 4 bytes each: the
-    message twice, and three places of 8 bytes for each of (2 B)^2 entries; or, evaluated directly, the
-    features of all neighbours and the scores of all edges."""
-    b = np.array([1, 3, 5])
-    extent = GraphExtent(2, 3, 2, 3, 7, 2, 21, False, 14, 0, b)
-    vectors, matrices = 6 * 7 * b + 2 * b + 4 * 6 * b**2, 8 * 7 * b**2 + 2 * b + 2 * 7 * b
-    for form, message in (("vector", vectors), ("matrix", matrices)):
-        expected = 2 * 4 * message.sum() + 3 * 8 * ((2 * b) ** 2).sum()
-        assert memory(extent, config_of(METHOD, degree=5, form=form)) == expected
-        direct = config_of(METHOD, degree=5, form=form, evaluation="direct")
-        # 6 rows, as each of 2 clients can need the 3 nodes; 9 edges with 8 heads.
-        assert memory(extent, direct) == 6 * 4 * 6 * 7 + 9 * (60 + 8 * 64)
-        # Of sparse features 2 numbers a node.
-        assert memory(replace(extent, sparse=True, stored=6), direct) == 32 * 6 * 2 + 9 * (60 + 8 * 64)
 
 
 def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,16 +217,6 @@ def test_a_run_reports_the_stages_of_its_set_up() -> None:
     assert stages_of(balancer="local", balance_rounds=1, shuffle_rounds=1) == [first, *passed, *last]
 
 
-def test_the_predicted_memory_is_that_of_leaves_with_features_and_embeddings() -> None:
-    """A client's own leaf and its neighbours', of F numbers twice and 12 embeddings of H (GAT: of each of
-    its heads)."""
-    extent: Any = SimpleNamespace(closure=1000, features=300)
-    config = lumos.METHOD.config(hidden=16, backbone="gcn")
-    assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 16)
-    config = lumos.METHOD.config(hidden=16, backbone="gat", heads=4)
-    assert lumos.memory(extent, config) == 1000 * 4 * (2 * 300 + 12 * 64)
-
-
 # ---- gradients in a secure sum -----------------------------------------------------------------------------
 
 

@@ -25,7 +25,6 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.federation.secure import shared_sum as module
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import prepare
-from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.config import SapgnnConfig
 from graphfed.methods.sapgnn.layers import (
@@ -517,28 +516,6 @@ def test_a_secure_maximum_on_fixed_point_gives_what_plaintext_pooling_gives_up_t
     sent = {entry.name for entry in fed.ledger.entries}
     assert "sapgnn/local_embedding" not in sent  # not sent in plaintext
     assert "sapgnn/local_embedding/server_shares" in sent
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_the_predicted_memory_is_that_of_embeddings_and_of_every_clients_shares_of_every_map(
-    layers: int,
-) -> None:
-    """A layer uploads 2 H numbers of a row and gets H back: 4 copies of each (both sides, with gradients), of
-    4 bytes. Every client's share for every client of each map's gradient is there in 5 forms, of 8 bytes."""
-    clients, rows = 3, 10
-    extent = GraphExtent(
-        clients=clients, rows=rows, edges=20, closure=12, features=FEATURES, classes=CLASSES, stored=70,
-        sparse=False, pairs=clients * FEATURES, scored_edges=0, sizes=np.ones(12, dtype=np.int64),
-    )  # fmt: skip
-    embeddings = layers * rows * 3 * HIDDEN * 4 * 4
-    for name in ("sapgnn", "ppgnn"):
-        method = get_method(name)
-        config = method.config(hidden=HIDDEN, layers=layers, aggregation="plaintext")
-        assert method.memory(extent, config) == embeddings
-    config = get_method("sapgnn").config(hidden=HIDDEN, layers=layers, aggregation="additive")
-    local = initial_local("cpu", Task(FEATURES, CLASSES), config)
-    maps = sum(weight.numel() for name, weight in local.items() if name.startswith("layers."))
-    assert get_method("sapgnn").memory(extent, config) == embeddings + clients * clients * maps * 5 * 8
 
 
 # ---- what the server gets ----------------------------------------------------------------------------------

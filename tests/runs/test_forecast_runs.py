@@ -169,9 +169,7 @@ def test_other_names_of_the_sensors_are_another_partition(sensors: Sensors) -> N
         ({"runtime": "processes"}, "give the number of workers"),
         ({"runtime": "processes", "workers": 7}, "7 workers cannot hold 6 clients"),
         ({"settings": {"data.sensor": 7}}, "last_value has no setting 'data.sensor'"),
-        ({"settings": {"seq_len": 7}}, "did you mean 'lags'"),
-        ({"settings": {"pred_len": 7}}, "did you mean 'horizon'"),
-        ({"method": "cnfgnn", "settings": {"bs": 7}}, "did you mean 'batch'"),
+        ({"settings": {"horizons": 7}}, "did you mean 'horizon'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:

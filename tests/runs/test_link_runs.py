@@ -22,7 +22,6 @@ from graphfed.runs.checkpoint import newest_round
 from graphfed.runs.run import Result
 from graphfed.studies.compare import compare
 from graphfed.studies.comparison import comparison_of
-from graphfed.studies.track import read_runs, track
 from graphfed.tasks.registry import get_task
 
 #: Few rounds of a small generated graph, over four sites.
@@ -188,17 +187,6 @@ def test_an_audit_checks_the_ledger_and_says_what_is_not_for_links(linked: Resul
     found = audit(linked.folder)
     assert [*found.findings] == ["plaintext_transfers"]
     assert "for the task classification" in found.skipped["membership"]
-
-
-def test_a_tracker_gets_the_area(linked: Result, tmp_path: Path) -> None:
-    assert linked.folder is not None
-    (run,) = read_runs([linked.folder])
-    assert {point.tag for point in run.points} == {
-        "val/auc", "val/loss", "test/auc", "test/loss", "bytes", "seconds",
-    }  # fmt: skip
-    assert run.params["task"] == LINK_PREDICTION
-    pytest.importorskip("tensorboard", reason="the extra 'track' (TensorBoard) is not installed")
-    assert [is_new for _, is_new in track([linked.folder], "tensorboard", out=tmp_path / "tb")] == [True]
 
 
 def test_a_folder_of_an_earlier_version_says_no_task_and_classifies() -> None:

@@ -19,7 +19,7 @@ from graphfed.tasks.run_options import OPTIONS, Placement, RunOptions, Runtime
 FIELDS = {field.name: field for field in dataclasses.fields(RunOptions) if field.name != "method"}
 KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 #: What a function of Python takes next to the options of a run.
-OUTSIDE = {"method", "out", "progress", "command", "more"}
+OUTSIDE = {"method", "out", "progress", "on_round", "command", "more"}
 #: What the command line takes next to them, by command. Sweeps and comparisons have several seeds.
 COMMANDS = {
     "run": {"config", "startup_kit", "plugin", "out", "show_config", "as_json", "report", "progress"},

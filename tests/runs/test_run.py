@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
-from graphfed.files import read_tensors
+from graphfed.files import JsonObject, read_tensors
 from graphfed.methods.common.feature_scaling import ARRAYS
 from graphfed.runs import folder as files
 from graphfed.runs import train as training
@@ -72,6 +73,25 @@ def test_a_result_says_what_ran(finished: Result) -> None:
 def test_a_result_read_from_its_folder_is_the_same(finished: Result) -> None:
     assert finished.folder is not None
     assert Result.read(finished.folder) == finished
+
+
+@pytest.mark.parametrize("where", [{}, {"runtime": "processes", "workers": 1}], ids=["local", "processes"])
+def test_on_round_gets_the_lines_of_the_evaluated_rounds(where: dict[str, Any], tmp_path: Path) -> None:
+    lines: list[JsonObject] = []
+    graphfed.run(
+        "fedavg", clients=2, rounds=5, eval_every=2, out=tmp_path / "run", on_round=lines.append, **where
+    )
+    written = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [2, 4, 5]
+    assert lines == [line for line in written if line["val"] is not None]
+
+
+def test_an_exception_of_on_round_ends_the_run() -> None:
+    def stop(line: JsonObject) -> None:
+        raise LookupError(f"after round {line['round']}")
+
+    with pytest.raises(LookupError, match="after round 1"):
+        graphfed.run("fedavg", clients=2, rounds=5, out=False, on_round=stop)
 
 
 def test_the_hashes_are_those_of_the_graph_split_and_partition(finished: Result) -> None:

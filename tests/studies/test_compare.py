@@ -165,7 +165,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         ([None], {}, "a row of type NoneType cannot be used"),
         ({"fedavg"}, {}, "methods=set cannot be used; give a list"),
         (["fedavg"], {"settings": 5}, "settings of type int cannot be used"),
-        (["fedavg"], {"num_clients": 3}, "it is an option of its own: --clients (in Python: clients=...)"),
+        (["fedavg"], {"settings": {"data-dir": 3}}, "it is an option of its own: --data-dir"),
         (["fedavg"], {"lr": 1, "settings": {"lr": 1}}, "lr is given twice"),
         (["fedavg"], {"out": 5}, "out of type int cannot be used"),
         (["fedavg"], {"seeds": 5}, "seeds=5 cannot be used; give a list of whole numbers"),

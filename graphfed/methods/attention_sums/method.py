@@ -61,7 +61,6 @@ from graphfed.methods.attention_sums.config import AttentionSumsConfig
 from graphfed.methods.attention_sums.neighbour_sums import NeighbourSums, Targets, connect
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import initial_weights, own_view, personal_weights
-from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.common.summed_gradients import GRADIENTS
 from graphfed.nn.backbones import Weights
@@ -147,13 +146,6 @@ def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
 
 
 # ---- the program over places -------------------------------------------------------------------------------
-
-
-def memory(extent: GraphExtent, config: AttentionSumsConfig) -> float:
-    """Estimate the bytes of the parts of other clients' nodes, sent and received, with their gradients."""
-    heads = config.attention_heads
-    width = max(heads[0] * (config.hidden + 1), heads[-1] * (extent.classes + 1))
-    return 12.0 * NUMBER * (extent.closure - extent.rows) * width
 
 
 def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> State:
@@ -296,7 +288,6 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    memory=memory,
     requires=Requirements(
         disjoint=True,
     ),

@@ -54,7 +54,7 @@ from graphfed.methods.common.local_training import (
     prepare,
     values_of,
 )
-from graphfed.methods.common.memory import NUMBER, GraphExtent, network_numbers, num_moments
+from graphfed.methods.common.sizes import GraphExtent, network_numbers, num_moments
 from graphfed.methods.config import GraphNetwork, keeps_client_state
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
@@ -426,13 +426,6 @@ def predict(fed: Federation, state: State, config: FedPubConfig, target: str) ->
     return fed.clients.run(predict_masked, known.clients, state.weights, config, target)
 
 
-def memory(extent: GraphExtent, config: FedPubConfig) -> float:
-    """Estimate the bytes of full weights with their masks, and of the random graph, at every client."""
-    width = config.hidden * config.attention_heads[0]
-    probe = COMMUNITIES * NODES * (2 * extent.features + 4 * width)
-    return NUMBER * extent.clients * (10.0 * extent.features * width + probe)
-
-
 def checkpoint(extent: GraphExtent, config: FedPubConfig) -> int:
     """Count the numbers of a checkpoint: weights (also best and received ones), masks, two optimisers."""
     moments = num_moments(config) if keeps_client_state(config) else 0
@@ -450,7 +443,6 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    memory=memory,
     checkpoint=checkpoint,
     personal=True,
     state=StateValues(

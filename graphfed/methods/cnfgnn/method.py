@@ -83,7 +83,6 @@ from graphfed.methods.common.forecasting import (
     standardise,
     windows_form,
 )
-from graphfed.methods.common.memory import NUMBER, SeriesExtent
 from graphfed.methods.tasks import FORECASTING
 from graphfed.random import fold, permutation
 
@@ -111,12 +110,6 @@ class Prepared:
 
 
 # ---- the method --------------------------------------------------------------------------------------------
-
-
-def memory(extent: SeriesExtent, config: CNFGNNConfig) -> float:
-    """Estimate the memory of a run in bytes: the scored windows' embeddings and forecasts."""
-    steps = config.lags + config.horizon
-    return 1.5 * NUMBER * extent.sensors * extent.scored * steps * config.hidden
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -> State:
@@ -419,7 +412,6 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    memory=memory,
     state=StateValues(
         model=("weights", "network", "scaler"),
         facts="facts",

@@ -164,7 +164,6 @@ METHOD = Method(
     round=round,
     predict=program.predict,
     restore=restore,
-    memory=fedgat.memory,
     requires=Requirements(
         disjoint=True,
     ),

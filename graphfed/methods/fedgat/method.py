@@ -65,28 +65,20 @@ from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.averaging import program
 from graphfed.methods.averaging.program import Clients
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.memory import NUMBER, GraphExtent, feature_memory
 from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
 from graphfed.methods.fedgat.config import AnyFedGATConfig, FedGATConfig
-from graphfed.methods.fedgat.moment_messages import (
-    Pooled,
-    numbers,
-)
+from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, upload
 from graphfed.methods.fedgat.receptive_fields import (
     first_neighbourhood,
     without_messages_of_others,
 )
 from graphfed.methods.fedgat.score_range import accept_message, first_facts, message_of, score_facts
-from graphfed.methods.fedgat.server_graph import edge_memory, memory_of
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import entry_words, fold, uniform
 
-__all__ = ["METHOD", "Pooled", "kept_edges", "memory", "setup", "without_singles"]
-
-#: Bytes of an index.
-INDEX = 8
+__all__ = ["METHOD", "Pooled", "kept_edges", "setup", "without_singles"]
 
 Rows = Tensor | SparseMatrix
 
@@ -158,30 +150,6 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 
 
 # ---- the program over places -------------------------------------------------------------------------------
-
-
-def memory(extent: GraphExtent, config: AnyFedGATConfig) -> float:
-    """Estimate the memory of the message before training, as computed and as received, with its indices.
-
-    With evaluation=direct, estimate the memory of the features and the edges of all neighbours.
-
-    Args:
-        extent: The sizes of the graph.
-        config: The settings.
-
-    Returns:
-        Bytes.
-    """
-    size = torch.from_numpy(extent.sizes)
-    if config.evaluation == "direct":
-        # A client has each node that its own nodes need once.
-        edges = int(size.sum())
-        rows = min(edges, extent.clients * extent.rows)
-        features = feature_memory(extent.stored / max(1, extent.rows) * rows, extent.sparse)
-        return features + edge_memory(edges, config.attention_heads[0])
-    sent = NUMBER * numbers(config.form, size, extent.features, config.degree)
-    indices = 3 * INDEX * 4 * float((size.double() ** 2).sum())
-    return memory_of(sent, sent, together=True) + indices
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
@@ -363,7 +331,6 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=program.predict,
-    memory=memory,
     requires=Requirements(
         disjoint=True,
     ),

@@ -10,7 +10,6 @@ from graphfed.errors import InputError
 from graphfed.federation.route import RouteTable
 from graphfed.memory import memory_bytes
 from graphfed.methods.base import Task
-from graphfed.methods.common.memory import EDGE, feature_memory
 from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.moment_messages import (
     Neighbourhoods,
@@ -39,6 +38,8 @@ __all__ = [
 ]
 
 Rows = Tensor | SparseMatrix
+#: Bytes of a stored feature with what training makes of it, sparse and dense, and of an edge.
+SPARSE, DENSE, EDGE = 32, 24, 60
 #: Bytes of a score of an edge: its place in the pattern and in the transposed one, its value and gradients.
 SCORE = 64
 
@@ -199,7 +200,8 @@ def _that_fit(
     if together:
         edges, clients = int(size[table.index].sum()), len(torch.unique(table.client))
         rows = min(edges, clients * pooled.x.shape[0])
-        features = feature_memory(_stored_per_row(pooled.x) * rows, isinstance(pooled.x, SparseMatrix))
+        feature = SPARSE if isinstance(pooled.x, SparseMatrix) else DENSE
+        features = feature * _stored_per_row(pooled.x) * rows
         direct = features + edge_memory(edges, config.attention_heads[0])
         add("evaluation=direct", direct, "; it simulates the message, with the same results")
     if config.later == "hops" and config.layers == 2 and config.fraction == 1:

@@ -64,7 +64,6 @@ from graphfed.methods.averaging import program
 from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import Prepared, prepare
-from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import PlaintextOnly, clients_in_round
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
@@ -415,16 +414,6 @@ def prepare_view(cohort: Cohort, received: Received, config: FedGCNConfig) -> Pr
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def memory(extent: GraphExtent, config: FedGCNConfig) -> float:
-    """Estimate the memory of the exchange in bytes: six dense copies of the sums, sent and received."""
-    if not config.hops:
-        return 0.0
-    # Every node of the border that is at its own client is a remote neighbour of another client.
-    remote = extent.closure - extent.rows
-    sums = min(extent.closure, 2 * remote) if extent.sparse else extent.closure
-    return 6 * NUMBER * sums * extent.features
-
-
 def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
     """Exchange the sums of features, and prepare the averaging of weights.
 
@@ -580,7 +569,6 @@ METHOD = Method(
     setup=setup,
     round=program.round,
     predict=program.predict,
-    memory=memory,
     requires=Requirements(
         disjoint=True,
     ),

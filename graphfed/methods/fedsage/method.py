@@ -47,7 +47,6 @@ from graphfed.methods.averaging import program
 from graphfed.methods.averaging.program import Clients
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import Prepared, prepare
-from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.config import clients_in_round, sum_protection
 from graphfed.methods.fedsage.config import FedSagePlusConfig
 from graphfed.methods.fedsage.cross_client import MESSAGES, train_across
@@ -117,14 +116,6 @@ def client_statistics(fed: Federation, state: State, config: FedSagePlusConfig) 
     return fed.clients.run(with_name, mended.generated)
 
 
-def memory(extent: GraphExtent, config: FedSagePlusConfig) -> float:
-    """Estimate the bytes of generators, their gradients, and the dense features of mended subgraphs."""
-    generator = extent.features * config.generated * (config.hidden + 1)
-    across = extent.clients**2 if config.cross_steps and extent.clients > 1 else 0
-    mended = extent.rows * (1 + config.generated / 2) * extent.features
-    return NUMBER * (generator * (8.0 * extent.clients + 3.0 * across) + 6 * mended)
-
-
 METHOD = Method(
     name="fedsage_plus",
     summary="every client generates its missing neighbours, then FedAvg on the mended subgraphs",
@@ -135,7 +126,6 @@ METHOD = Method(
     round=program.round,
     predict=program.predict,
     client_statistics=client_statistics,
-    memory=memory,
     state=StateValues(
         shared_model=True,
     ),

@@ -33,7 +33,7 @@ from graphfed.federation.series import Network, SensorData, Series
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import forecasting
 from graphfed.methods.common.forecasting import Standardised, Weights
-from graphfed.methods.common.memory import SeriesExtent, num_moments, recurrent_numbers
+from graphfed.methods.common.sizes import SeriesExtent, num_moments, recurrent_numbers
 from graphfed.methods.config import keeps_client_state
 from graphfed.methods.forecasters import recurrent
 from graphfed.methods.tasks import FORECASTING

@@ -55,7 +55,6 @@ from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.common.summed_gradients import GRADIENTS, Weights
 from graphfed.methods.lumos import balancing, feature_encoding
@@ -229,14 +228,6 @@ def balance_facts(candidate_pairs: Tensor, rounds: int, calls: int) -> dict[str,
 
 
 # ---- the program over places -------------------------------------------------------------------------------
-
-
-def memory(extent: GraphExtent, config: LumosConfig) -> float:
-    """Estimate the bytes of the leaves: the client's own and one for each neighbour, with features and
-    embeddings.
-    """
-    width = config.hidden * config.attention_heads[0]
-    return extent.closure * NUMBER * (2 * extent.features + 12 * width)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
@@ -510,7 +501,6 @@ METHOD = Method(
     predict=predict,
     restore=restore,
     client_statistics=compute_client_statistics,
-    memory=memory,
     requires=Requirements(
         disjoint=True,
         nodes_per_client="one",

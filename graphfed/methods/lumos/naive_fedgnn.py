@@ -44,7 +44,6 @@ from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.common.memory import GraphExtent
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
@@ -322,12 +321,6 @@ def memory_of(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> float:
     return max(2 * false * 29, 2 * false * (4 + scalar)) + 2 * num_nodes * width * scalar
 
 
-def memory(extent: GraphExtent, config: NaiveFedgnnConfig) -> float:
-    """Estimate the bytes at the server, with what training stores for each edge."""
-    false = expected_edges(extent.rows, 0, epsilon_of(config))
-    return memory_of(extent.rows, extent.features, config) + 2 * false * 30
-
-
 def describe_cost(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
     """Say how many edges there will be, and what they take."""
     false = expected_edges(num_nodes, 0, epsilon_of(config))
@@ -456,7 +449,6 @@ METHOD = Method(
     round=round,
     predict=predict,
     restore=restore,
-    memory=memory,
     requires=Requirements(
         disjoint=True,
         numbered=True,

@@ -53,7 +53,6 @@ from graphfed.federation.secure.maximum import (
     plan_maximum,
     protected_max,
 )
-from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import (
@@ -62,7 +61,6 @@ from graphfed.methods.common.entity_alignment import (
     align,
     training_nodes,
 )
-from graphfed.methods.common.memory import NUMBER, GraphExtent
 from graphfed.methods.common.split_learning import (
     Weights,
     copy_weights,
@@ -125,19 +123,6 @@ class Prepared:
     clients: Located
     whole: Pass
     batches: tuple[tuple[Pass, Located], ...]
-
-
-def memory(extent: GraphExtent, config: SapgnnConfig) -> float:
-    """Estimate the memory of a run in bytes.
-
-    Counted are the embeddings before and after every layer, and the shares of gradients from every client to
-    every client.
-    """
-    uploaded = 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
-    if not needs_parts(config.aggregation):
-        return uploaded
-    weights = 2 * config.hidden * (extent.features + (config.layers - 1) * config.hidden)
-    return uploaded + 5 * 8 * extent.clients**2 * weights
 
 
 def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> State:
@@ -397,7 +382,6 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    memory=memory,
     requires=Requirements(
         other=(
             "both ends of an edge at one client",

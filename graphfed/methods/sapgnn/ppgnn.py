@@ -46,7 +46,7 @@ from graphfed.methods.common.entity_alignment import (
     training_nodes,
 )
 from graphfed.methods.common.local_training import own_view, personal_weights
-from graphfed.methods.common.memory import NUMBER, GraphExtent, network_numbers, num_moments
+from graphfed.methods.common.sizes import GraphExtent, network_numbers, num_moments
 from graphfed.methods.common.split_learning import (
     SplitSettings,
     Weights,
@@ -200,11 +200,6 @@ class Prepared:
     route: Route
 
 
-def memory(extent: GraphExtent, config: PpgnnConfig) -> float:
-    """Estimate the memory of a run in bytes: the embeddings of all rows, at the clients and combined."""
-    return 4 * NUMBER * extent.rows * 3 * config.hidden * config.layers
-
-
 def checkpoint(extent: GraphExtent, config: PpgnnConfig) -> int:
     """Count the numbers of a checkpoint: every client's network and optimiser, of the latest and the best
     round.
@@ -320,7 +315,6 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    memory=memory,
     checkpoint=checkpoint,
     requires=Requirements(
         nodes_per_client="at least one",

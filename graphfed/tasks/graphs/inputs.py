@@ -19,13 +19,7 @@ from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
-from graphfed.methods.common.memory import (
-    CHECKPOINT_BYTES,
-    GraphExtent,
-    graph_memory,
-    network_numbers,
-    num_moments,
-)
+from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
 from graphfed.methods.config import GraphSettings
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
@@ -242,49 +236,16 @@ class GraphInputs:
         """
         return self.graph.num_nodes * (8 * self.graph.num_classes + 64)
 
-    def memory_needed(self, config: RunConfig) -> int:
-        """Estimate the memory that a run needs in addition to its process's present memory.
-
-        Args:
-            config: The run.
-
-        Returns:
-            The memory in bytes.
-        """
-        training, method = config.training, config.method
-        assert isinstance(training, GraphSettings)
-        extent = self._extent(config)
-        extra = 0.0 if method.memory is None else method.memory(extent, training)
-        return graph_memory(extent, training, personal=method.personal, extra=extra)
-
     def _extent(self, config: RunConfig) -> GraphExtent:
-        """Count the parts of the data on which the memory of a run depends."""
-        graph, trained_on = self.graph, self.trained_on(config)
-        ends = np.concatenate([trained_on.edge_u, trained_on.edge_v, trained_on.cross_id])
-        elsewhere = np.stack([trained_on.cross_local_client, trained_on.cross_remote_id])
-        closure = np.concatenate([trained_on.held_id, np.unique(elsewhere, axis=1)[1]])
-        degrees = np.bincount(ends, minlength=int(closure.max(initial=0)) + 1)
+        """Count the parts of the data on which the size of a checkpoint depends."""
+        graph, trained_on, x = self.graph, self.trained_on(config), self.graph.x
+        pairs = trained_on.num_clients * graph.num_features
         assert isinstance(config.training, GraphSettings)
-        rows, x, sparse = len(trained_on.held_id), graph.x, False
-        stored, pairs = rows * graph.num_features, trained_on.num_clients * graph.num_features
         if x is not None and not isinstance(x, np.ndarray):
-            sparse, stored = True, x.nnz * rows // max(1, graph.num_nodes)
             alone = config.method.personal and not config.method.sends.messages
             centred = config.training.features == "scaled"
             pairs = _stored_pairs(x.tocsr(), trained_on, alone=alone, centred=centred)
-        return GraphExtent(
-            clients=trained_on.num_clients,
-            rows=rows,
-            edges=2 * len(trained_on.edge_u),
-            closure=len(closure),
-            features=graph.num_features,
-            classes=graph.num_classes,
-            stored=stored,
-            sparse=sparse,
-            pairs=pairs,
-            scored_edges=2 * graph.num_edges if config.method.state.shared_model else 0,
-            sizes=degrees[closure] + 1,
-        )
+        return GraphExtent(trained_on.num_clients, graph.num_features, graph.num_classes, pairs)
 
     def bytes_of_partition(self) -> int:
         """Compute the size of the partition's tables.

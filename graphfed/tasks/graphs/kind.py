@@ -17,9 +17,7 @@ from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
-from graphfed.methods.common.memory import GraphExtent, graph_memory
 from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
-from graphfed.nn.sparse import SparseMatrix
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
@@ -92,28 +90,8 @@ def graph_part(own: ClientData, clients: Sequence[int], task: Task, device: torc
     return make_client_cohort(own, clients, task.num_classes, device=device)
 
 
-def graph_memory_of(own: ClientData, method: Method, config: GraphSettings) -> int:
-    cohort = own.cohort
-    x, rows, features = cohort.x, cohort.num_rows, cohort.num_features
-    ends = torch.cat([cohort.edge_index[1], cohort.cross_row])
-    remote = len(torch.unique(cohort.cross_id))
-    sizes = np.ones(rows + remote, dtype=np.int64)
-    sizes[:rows] += torch.bincount(ends, minlength=rows).cpu().numpy()
-    extent = GraphExtent(
-        clients=cohort.num_clients,
-        rows=rows,
-        edges=cohort.edge_index.shape[1],
-        closure=len(sizes),
-        features=features,
-        classes=cohort.num_classes,
-        stored=x.values.numel() if isinstance(x, SparseMatrix) else rows * features,
-        sparse=isinstance(x, SparseMatrix),
-        pairs=cohort.num_clients * features,
-        scored_edges=0,
-        sizes=sizes,
-    )
-    extra = 0.0 if method.memory is None else method.memory(extent, config)
-    return graph_memory(extent, config, personal=method.personal, extra=extra)
+def graph_rows(own: ClientData, config: GraphSettings) -> int:
+    return own.cohort.num_rows
 
 
 def node_table(own: ClientData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
@@ -169,7 +147,7 @@ GRAPHS: DataKind[Cohort, None] = DataKind(
         arrays=graph_arrays,
         part=graph_part,
         table=node_table,
-        memory=graph_memory_of,
+        rows=graph_rows,
         summarise=summarise_client,
         declared=graph_declared,
     ),

@@ -17,12 +17,11 @@ from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
-from graphfed.methods.common.memory import (
+from graphfed.methods.common.sizes import (
     CHECKPOINT_BYTES,
     SeriesExtent,
     num_moments,
     recurrent_numbers,
-    series_memory,
 )
 from graphfed.methods.config import RecurrentSettings, WindowSettings, keeps_client_state
 from graphfed.tasks.run_config import RunConfig, threads_for
@@ -170,11 +169,11 @@ class SensorInputs:
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
         """
-        training, method, extent = config.training, config.method, self._extent()
+        training, method = config.training, config.method
         assert isinstance(training, WindowSettings)
         numbers = 0
         if method.checkpoint is not None:
-            numbers = method.checkpoint(extent, training)
+            numbers = method.checkpoint(SeriesExtent(self.num_clients), training)
         elif isinstance(training, RecurrentSettings):
             moments = num_moments(training)
             # Clients that do not keep their optimisers, or share one, are one client here.
@@ -183,25 +182,6 @@ class SensorInputs:
             numbers = (2 * models + moments * optimizers) * recurrent_numbers(training)
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return CHECKPOINT_BYTES * numbers + rows + 1_000_000
-
-    def memory_needed(self, config: RunConfig) -> int:
-        """Estimate the memory that a run needs in addition to its process's present memory.
-
-        Args:
-            config: The run.
-
-        Returns:
-            The memory in bytes.
-        """
-        training = config.training
-        assert isinstance(training, WindowSettings)
-        method, extent = config.method, self._extent()
-        extra = 0.0 if method.memory is None else method.memory(extent, training)
-        return series_memory(extent, training, pooled=method.pooled, extra=extra)
-
-    def _extent(self) -> SeriesExtent:
-        split = self.split
-        return SeriesExtent(self.num_clients, -(-split.train // split.every), split.val + split.test)
 
     def bytes_of_partition(self) -> int:
         """Return 0, because no partition is written.

@@ -28,9 +28,8 @@ from graphfed.federation.series import (
     save_series,
 )
 from graphfed.files import JsonObject, read_metadata
-from graphfed.methods.base import Method, Task
-from graphfed.methods.common.memory import SeriesExtent, series_memory
-from graphfed.methods.config import WindowSettings
+from graphfed.methods.base import Task
+from graphfed.methods.config import SequenceTrainingSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
@@ -218,12 +217,12 @@ def forecasts_table(own: SensorClient, series: Series, predicted: Predicted) -> 
     return pa.table(columns)
 
 
-def series_memory_of(own: SensorClient, method: Method, config: WindowSettings) -> int:
+def series_rows(own: SensorClient, config: WindowSettings) -> int:
     split = own.series.split
-    trained, scored = -(-split.train // split.every), split.val + split.test
-    extent = SeriesExtent(own.series.num_clients, trained, scored)
-    extra = 0.0 if method.memory is None else method.memory(extent, config)
-    return series_memory(extent, config, pooled=False, extra=extra)
+    windows = -(-split.train // split.every)
+    if isinstance(config, SequenceTrainingSettings):
+        windows = min(config.batch, windows)
+    return own.series.num_clients * windows
 
 
 def read_network(arguments: JsonObject, path: Path) -> Network | Edges:
@@ -294,7 +293,7 @@ SENSORS = DataKind(
         arrays=series_arrays,
         part=series_part,
         table=forecasts_table,
-        memory=series_memory_of,
+        rows=series_rows,
         summarise=summarise_file,
         read_server=read_network,
         server_part=network_of,
