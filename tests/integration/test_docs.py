@@ -59,6 +59,7 @@ OTHER_FENCES = {
     "{verdicts}",
     "{description-keys}",
     "{methods-table}",
+    "{module-texts}",
     "{toctree}",
     "{record-table}",
     "{reproduction-table}",
