@@ -2,20 +2,26 @@
 
 `help-pages` prints the help of every command, in one section each. `methods-table` prints what every
 registered method needs, sends and protects. `messages-table` prints every named transfer of every method and
-of every deployed run. `description-keys` prints the keys of a description of the user's own files."""
+of every deployed run. `description-keys` prints the keys of a description of the user's own files.
+`module-texts` prints the docstring of every module."""
 
+import ast
 import contextlib
 import html
 import io
 import os
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import Directive
+from docutils.parsers.rst import Directive, Parser
+from docutils.utils import new_document
 from typer.main import get_command
 
+import graphfed
 from graphfed.cli import app, main
 from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
@@ -121,6 +127,50 @@ class DescriptionKeys(Directive):
         return [text_table(rows)]
 
 
+class ModuleTexts(Directive):
+    """The docstring of every module, in one section for each folder.
+
+    They are parsed as reStructuredText, so a list that runs into its neighbours is a warning of the build.
+    """
+
+    def run(self) -> list[nodes.Node]:
+        package = Path(graphfed.__file__).parent
+        folders: dict[Path, list[Path]] = defaultdict(list)
+        for path in sorted(package.rglob("*.py")):
+            folders[path.parent].append(path)
+        sections: list[nodes.Node] = []
+        for folder in sorted(folders):
+            name = folder.relative_to(package.parent).as_posix()
+            section = nodes.section(ids=[f"folder-{name.replace('/', '-')}"])
+            section += nodes.title(text=name)
+            for path in folders[folder]:
+                if text := ast.get_docstring(ast.parse(path.read_text()), clean=False):
+                    section += nodes.rubric(text=path.name)
+                    section += self._parsed(text, path)
+            sections.append(section)
+        return sections
+
+    def _parsed(self, text: str, path: Path) -> list[nodes.Node]:
+        document = new_document(str(path), self.state.document.settings)
+        document.reporter = self.state.document.reporter
+        Parser().parse(as_rst(text), document)
+        return list(document.children)
+
+
+def as_rst(docstring: str) -> str:
+    """Return a module's docstring with its indented blocks (tables, formulas, code) and names as literals."""
+
+    def indent(text: str) -> int:
+        return len(text) - len(text.lstrip(" "))
+
+    paragraphs, marked = re.split(r"\n(?:[ \t]*\n)+", docstring), []
+    for paragraph in paragraphs:
+        if (margin := indent(paragraph)) >= 4 and (not marked or indent(marked[-1]) < 4):
+            marked.append((margin - 4) * " " + ".. code:: text")
+        marked.append(paragraph if margin >= 4 else re.sub(r"`+([^`]+)`+", r"``\1``", paragraph))
+    return "\n\n".join(marked)
+
+
 def text_table(rows: Sequence[Sequence[str]]) -> nodes.table:
     """Return a table of texts.
 
@@ -153,5 +203,6 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_directive("methods-table", MethodsTable)
     app.add_directive("messages-table", MessagesTable)
     app.add_directive("description-keys", DescriptionKeys)
+    app.add_directive("module-texts", ModuleTexts)
     app.connect("autodoc-process-docstring", arguments_apart)
     return {"parallel_read_safe": True}

@@ -126,8 +126,7 @@ def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[s
 
     Args:
         values: The values; None is missing.
-        refuse: As in `canonical_texts`.
-        missing: As in `canonical_texts`.
+        refuse, missing: As in `canonical_texts`.
 
     Returns:
         The texts.

@@ -68,14 +68,7 @@ def deploy(
     Args:
         method: The method.
         startup_kit: The startup kit of the coordinator.
-        rounds: As in `graphfed.run`.
-        seed: As in `graphfed.run`.
-        split: As in `graphfed.run`.
-        out: As in `graphfed.run`.
-        checkpoint_every: As in `graphfed.run`.
-        progress: As in `graphfed.run`.
-        settings: As in `graphfed.run`.
-        command: As in `graphfed.run`.
+        rounds, seed, split, out, checkpoint_every, progress, settings, command: As in `graphfed.run`.
         more: The task, and more settings.
 
     Returns:

@@ -90,12 +90,15 @@ def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
         place: The folder and the data.
 
     Returns:
-        For each row label, seed, data, split; sensors and edges: how many there are in all; visible_sensors
-        and
-        visible_edges: how many of these training sees (edges are directed, without those from a sensor to
-            itself);
-        position [S, 2] and geographic, as in `Sensors`; observed [S]; pairs: [sender, receiver] of the
-        visible edges.
+        A dictionary for each row:
+
+        - label, seed, data, split: of the row
+        - sensors, edges: how many there are in all (edges are directed, without those from a sensor to
+          itself)
+        - visible_sensors, visible_edges: how many of these training sees
+        - position [S, 2], geographic: as in `Sensors`
+        - observed: [S]
+        - pairs: [sender, receiver] of each visible edge
 
     Raises:
         InputError: The sensors have no positions.

@@ -49,13 +49,18 @@ def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
         place: The folder and the data.
 
     Returns:
-        For each row label, panel, series, seed, folder, printed (the largest workload, or None), difference,
-        and the result of balancing. This is asked: data and settings; clients, edges: their numbers; largest,
-        mean: of the workloads; workloads: how many clients have each (values, clients); pairs_kept;
-        comparisons: those made;
-        comparisons_all_again: had every pair been compared anew each time; rounds; bytes sent; curve: the
-            largest
-        workload of the best state so far by the number of comparisons; seconds.
+        A dictionary for each row:
+
+        - label, panel, series, seed, folder: of the row
+        - printed: the largest workload in the paper, or None; difference: ours less the printed one
+        - asked: data and settings
+        - clients, edges: their numbers
+        - largest, mean: of the workloads
+        - workloads: how many clients have each (values, clients)
+        - pairs_kept
+        - comparisons: those made; comparisons_all_again: had every pair been compared anew each time
+        - rounds, bytes, seconds: of the balancing
+        - curve: the largest workload of the best state so far, by the number of comparisons
     """
     graphs: LoadedData = {}
     rows = []

@@ -103,10 +103,8 @@ def inspect(
     names any. Of sensors each is a client, and the settings lags and horizon are the lengths of a window.
 
     Args:
-        data: As in `run`.
+        data, partition, split: As in `run`.
         clients: The number of clients.
-        partition: As in `run`.
-        split: As in `run`.
         seed: The seed of partition and split.
         data_dir: The folder where data files are looked for first.
         settings: Settings of the partition and of a generated data set.

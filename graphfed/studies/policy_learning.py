@@ -167,17 +167,10 @@ def learn_policy(
 
     Args:
         kind: "ddpg", or "bandit" for the best constant policy.
-        data: As in `run`.
-        clients: As in `run`.
-        partition: As in `run`.
-        split: As in `run`.
+        data, clients, partition, split, seed, device, threads, data_dir: As in `run`.
         episodes: The number of episodes. Default: 300 for DDPG, the first of them with random decisions; for
             the bandit as many as its search takes, which ends earlier with fewer.
         rounds: The rounds of an episode; default: 300.
-        seed: As in `run`.
-        device: As in `run`.
-        threads: As in `run`.
-        data_dir: As in `run`.
         out: The folder; None for ``runs/policy-<kind>-<data>-<time>``. If it holds the same question,
             learning goes on there.
         progress: Whether to show progress on stderr.

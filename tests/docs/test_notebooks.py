@@ -115,17 +115,6 @@ def test_a_notebook_says_nothing_of_the_machine_and_the_time_of_its_execution(na
     assert OF_THIS_MACHINE.findall(text_of(notebook)) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_states_an_equation_shows_the_ledger_and_asserts_what_it_says(name: str) -> None:
-    cells = read(name).cells
-    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    assert name == "end_to_end" or "\\tag{" in prose
-    assert "ledger.json" in code
-    assert "**What it reveals.**" in prose
-    assert code.count("assert ") >= 3
-
-
 def test_a_pair_out_of_step_is_noticed() -> None:
     script, notebook = read_script(FOLDER / "lumos.py"), read("lumos")
     other = copy.deepcopy(notebook)

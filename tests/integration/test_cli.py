@@ -403,14 +403,6 @@ def test_data_list_names_every_data_set(capsys: pytest.CaptureFixture[str]) -> N
     assert "built in" in out
 
 
-@pytest.mark.parametrize(
-    "command", [["--help"], ["run", "--help"], ["compare", "--help"], ["data", "--help"]]
-)
-def test_help_is_printed_and_exits_0(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command) == 0
-    assert "Usage" in capsys.readouterr().out
-
-
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"graphfed {graphfed.__version__}\n"

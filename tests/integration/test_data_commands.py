@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import graphfed
 from graphfed.cli import main
-from graphfed.data.datasets import DATASETS, load
+from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.graphs.overview import overview
 from graphfed.data.graphs.splits import make_split
@@ -352,15 +352,6 @@ def test_a_setting_of_the_partition_asks_for_clients_and_the_page_says_how_to_dr
     assert capsys.readouterr().out.endswith("draw a picture: --out FILE.svg (or .png)\n")
     assert main(["data", "inspect", "roads"]) == 0
     assert capsys.readouterr().out.endswith("draw a picture: --out FILE.svg (or .png)\n")
-
-
-def test_the_list_of_data_sets_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "list", "--data-dir", "."]) == 0
-    page = capsys.readouterr().out
-    assert max(map(len, page.splitlines())) <= 80
-    for name, spec in DATASETS.items():
-        assert f" {name} " in page
-        assert spec.title.split(":")[0][:12] in page
 
 
 # ---- a file for each client

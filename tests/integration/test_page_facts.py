@@ -12,20 +12,16 @@ import numpy as np
 import pytest
 
 import graphfed
-from graphfed.cli import main
 from graphfed.crypto.accept import bytes_of_accept
 from graphfed.crypto.compare import bytes_of_comparison, bytes_of_opening
 from graphfed.crypto.ot import bytes_of_set_up
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.partition import partition
-from graphfed.federation import Federation
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.privacy.gaussian import gaussian_sigma
-from graphfed.reproductions import PAPERS
-from graphfed.reproductions.reproduce import find_paper
 from graphfed.tasks.registry import default_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,15 +43,6 @@ def page(name: str) -> str:
 
 
 # ---- choosing ----------------------------------------------------------------------------------------------
-
-
-def test_every_row_of_the_page_on_choosing_can_be_read_without_the_row_above_it() -> None:
-    rows = re.findall(
-        r"^\| (.+?) \| (`.+?`.*?) \| .+ \|$", (ROOT / "docs/choosing.md").read_text(), re.MULTILINE
-    )
-    assert len(rows) > 20
-    refers = re.compile(r"\b(as|the) (above|below|before|same|two|former|latter)\b", re.IGNORECASE)
-    assert [condition for condition, _ in rows if refers.search(condition)] == []
 
 
 def section_of(method: Method) -> str:
@@ -93,17 +80,6 @@ def test_the_page_on_choosing_names_the_methods_that_predict_links() -> None:
     assert {*re.findall(r"`(\w+)`", content)} == can
 
 
-# ---- report ------------------------------------------------------------------------------------------------
-
-
-def test_the_page_on_the_report_explains_every_section_of_a_report() -> None:
-    template = (PACKAGE / "report/page.html.jinja").read_text()
-    explained = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "docs/report.md").read_text(), re.MULTILINE)
-    assert [title for title in explained if title != "The first sentence"] == re.findall(
-        r"<h2>(.+?)</h2>", template
-    )
-
-
 # ---- design ------------------------------------------------------------------------------------------------
 
 
@@ -120,12 +96,6 @@ def test_the_page_on_the_design_names_every_folder_and_top_level_module_and_no_o
 # ---- security ----------------------------------------------------------------------------------------------
 
 
-def test_the_security_page_calls_nothing_that_a_method_uses_yet_to_come() -> None:
-    used = {line for path in (PACKAGE / "methods").rglob("*.py") for line in path.read_text().splitlines()}
-    assert any("secure.compare import" in line for line in used)
-    assert "to come" not in page("security.md")
-
-
 def test_the_bytes_of_comparisons_on_the_security_page_are_those_of_the_protocol() -> None:
     text = page("security.md").partition("## Comparisons between pairs")[2].partition("## Counting")[0]
     compared = {bits: sum(bytes_of_comparison(1, bits)) + 2 * bytes_of_opening(1) for bits in (3, 8, 10, 16)}
@@ -137,9 +107,6 @@ def test_the_bytes_of_comparisons_on_the_security_page_are_those_of_the_protocol
     assert f"{first}, {others[0]}, {others[1]} or {others[2]}" in text
     assert f"{accepted[8]:.1f} kB (8 bits) or {accepted[10]:.1f} kB (10)" in text
     assert f"set-up takes {sum(bytes_of_set_up()) / 1000:.1f} kB" in text
-
-
-# ---- transfers ---------------------------------------------------------------------------------------------
 
 
 def test_the_noise_and_the_false_edges_of_naive_fedgnn_on_the_page_of_lumos_follow_from_its_bounds() -> None:
@@ -158,94 +125,10 @@ def test_the_noise_and_the_false_edges_of_naive_fedgnn_on_the_page_of_lumos_foll
     assert f"Noise of standard deviation {free:.0f} covers" in text
 
 
-def test_the_docstring_of_gather_says_that_every_client_must_be_present() -> None:
-    """tests/federation/test_roster.py shows that it refuses absent clients, and that `collect` takes the
-    rows of those that are there."""
-    content = " ".join((Federation.gather.__doc__ or "").split())
-    assert "Every client must be present; use `collect` if some may be absent." in content
-
-
-# ---- figures in prose --------------------------------------------------------------------------------------
-
-
 def record(name: str) -> dict[str, Any]:
     """A record of benchmarks/results."""
     content: dict[str, Any] = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
     return content
-
-
-class FedGraph:
-    """The recorded figures of FedGraph, by item, row and metric."""
-
-    def __init__(self) -> None:
-        self.items = {item["item"]: item for item in record("reproduce_fedgraph")["items"]}
-
-
-#: Figures that the prose on results types: the paper's, and settings. All others come from records.
-TYPED = {
-    "cnfgnn_results": (
-        "below 0.5",  # the paper's ratio of passes
-        "the first 5, 25, 50, 75 or 90 %",  # settings of table9
-        "(2.173E-3 and 1.429E-3 GB)",  # printed
-        # test_how_much_of_the_test_the_mask_concerns compares these with the data.
-        "no reading in 10 % of the test windows",
-        "7 % of the readings that the test counts",
-    ),
-    "fedgraph_results": (
-        "mean 0.8, variance 0.1",  # the default partition
-        "From variance 0.1 to 1",  # settings of fig9
-        "for 0.5 and 1 had 20 episodes",
-        "dropout 0.5, Adam 0.01",  # settings
-        '"early" is 75 % on Cora',
-        "about 5 s to 75 %",  # the paper's text
-        "about 10 % more accurate",
-        "about 10 % on Cora and CiteSeer",
-        "claims a gain of about 10 %",
-        "The paper's target for CiteSeer, 87.9 %",
-        "stays below 80 %",  # a claim
-        "in less than 0.85 of the time",  # likewise, as those that follow
-        "in less than 0.7 of the time of full batches",
-        "in less than 0.7 of the seconds of full batches and of GraphSAGE",
-        "needs more than 0.85 of the seconds of a full round on Cora, and less than 0.6",
-        "`round_time=0.2`",  # a setting
-    ),
-}
-
-
-@pytest.mark.parametrize("name", TYPED)
-def test_every_figure_in_the_prose_on_results_is_of_a_record_or_a_printed_one(name: str) -> None:
-    """A figure of a record is an expression; the build fails where the record does not have it, and where it
-    contradicts a claim."""
-    text = prose(f"papers/{name}.md")
-    assert "```{claim} " in (ROOT / f"docs/papers/{name}.md").read_text()
-    for known in TYPED[name]:
-        assert known in text, known
-        text = text.replace(known, "")
-    assert re.findall(r".{0,30}\d+\.\d+.{0,20}|.{0,30}\d+ %.{0,20}", text) == []
-
-
-def prose(name: str) -> str:
-    """A page up to its open questions without tables, directives and expressions, in one line."""
-    text = (ROOT / "docs" / name).read_text().partition("\n## Open questions\n")[0]
-    text = re.sub(r"```{record-table}.*?\n```", "", text, flags=re.DOTALL)
-    lines = [line for line in text.splitlines() if not line.startswith(("|", "```", ":"))]
-    return re.sub(r"{{.*?}}", "", " ".join(lines))
-
-
-def test_every_figure_of_a_record_on_the_page_on_policies_is_the_recorded_one() -> None:
-    text = page("policies.md")
-    ddpg = FedGraph().items["fig6"]["rows"][0]
-    returns = ddpg["returns"]
-    assert len(returns) == 300
-    later = sum(returns[40:60]) / 20
-    each = ddpg["seconds"] / len(returns)
-    whole = f"{ddpg['seconds']:_.0f}".replace("_", " ")
-    for sentence in (
-        f"the recorded 300 episodes of 300 rounds took {whole} s on one core, {each:.0f} s each",
-        f"returned {ddpg['first']:.1f} in the mean of the first twenty, {later:.1f} in those from 41 to 60, "
-        f"and {ddpg['last']:.1f} in the last twenty of 300",
-    ):
-        assert sentence in text
 
 
 # ---- notes of records --------------------------------------------------------------------------------------
@@ -260,41 +143,6 @@ def test_no_note_of_a_record_claims_a_number_of_seeds_that_no_row_has(name: str)
         for note in item["notes"]:
             claimed = {int(number) for number in re.findall(r"\b(\d+) seeds?\b", note)}
             assert claimed <= counts, (item["item"], note)
-
-
-def test_rows_of_forecasters_that_are_trained_by_different_schedules_say_so_in_the_notes() -> None:
-    """In the paper's module, in the record, and on the page."""
-    recorded = {item["item"]: item for item in record("reproduce_cnfgnn")["items"]}
-    unequal = []
-    for name, item in find_paper("cnfgnn").by_name.items():
-        configs = {row.label: settings_of(item, row) for row in item.rows}
-        schedules = {schedule_of(c) for c in configs.values() if c is not None}
-        if len(schedules) < 2:
-            continue
-        unequal.append(name)
-        for notes in (item.notes, recorded[name]["notes"] if name in recorded else item.notes):
-            content = " ".join(notes)
-            assert all(schedule in content for schedule in schedules), name
-            assert "client_state=reset" in content, name
-    assert {"table7", "table9"} <= {name.partition("-")[0] for name in unequal}
-    text = prose("papers/cnfgnn_results.md")
-    assert "`teacher=1`" in text
-    assert "`teacher=1000`" in text
-    assert "Adam begins anew in every round" in text
-
-
-def schedule_of(config: Any) -> str:
-    """The setting that decides the schedule of scheduled sampling."""
-    name = "teacher" if config.teacher_fraction is None else "teacher_fraction"
-    return f"{name}={getattr(config, name):g}"
-
-
-def settings_of(item: Any, row: Any) -> Any:
-    """The settings that a row trains with; None of one that is not trained by steps."""
-    method = get_method(row.method)
-    given = item.settings_of(row)
-    config = method.config(**{**default_settings(method, preset=given.pop("preset", "default")), **given})
-    return config if hasattr(config, "teacher") else None
 
 
 def test_the_defaults_of_forecasters_are_those_that_the_page_on_forecasting_names() -> None:
@@ -320,40 +168,6 @@ def test_how_much_of_the_test_the_mask_concerns(real_data: Path) -> None:
     assert f"no reading in {100 * (read == 12).mean():.0f} % of the test windows" in text
     share = known[read > 0].sum() / known.sum()
     assert f"{100 * share:.0f} % of the readings that the test counts" in text
-
-
-def test_no_cause_is_given_for_the_order_of_rows_on_20_sensors() -> None:
-    text = page("papers/cnfgnn_results.md")
-    assert "less for a graph to tell" not in text
-    assert "No experiment here says why." in text
-
-
-# ---- modelled time -----------------------------------------------------------------------------------------
-
-
-def test_seconds_of_the_time_model_are_called_modelled_wherever_they_are_shown() -> None:
-    named = {
-        (item.name, metric, called)
-        for paper in PAPERS
-        for item in find_paper(paper).items
-        for metric, called in getattr(item, "called", {}).items()
-    }
-    for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/papers").glob("*.md")):
-        found = re.findall(r"([\w.]*facts\.modelled_seconds): ([a-z][\w %.']+)", path.read_text())
-        named |= {(path.name, metric, called) for metric, called in found}
-    modelled = [entry for entry in named if entry[1].endswith("facts.modelled_seconds")]
-    assert len(modelled) > 10
-    assert [entry for entry in modelled if "modelled" not in entry[2]] == []
-    learning = (PACKAGE / "studies/policy_learning.py").read_text()
-    assert "modelled seconds" in learning
-
-
-@pytest.mark.parametrize("words", ["modelled time of a round", "much less wall time, or none"])
-def test_the_help_on_policies_says_that_its_time_is_modelled(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["policy", "--help"]) == 0
-    assert words in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_table_of_the_defaults_is_that_of_its_record() -> None:

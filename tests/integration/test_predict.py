@@ -243,17 +243,6 @@ def test_a_plain_pyg_network_with_the_runs_weights_predicts_the_same(layers: int
     np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=1e-5)
 
 
-def test_the_model_card_says_what_the_model_is_and_what_left(bank: Path) -> None:
-    from graphfed.report.page import write_card
-
-    text = write_card(bank / "run").read_text()
-    assert "# fedgcn on accounts" in text
-    assert "5 features: age_days, balance, monthly_turnover, night_share, foreign_share" in text
-    assert "one of 2 classes: no, yes" in text
-    assert "- `fedgcn/partial_sums` (client to server" in text
-    assert "Nothing in this run is differentially private" in text
-
-
 def test_no_text_of_a_run_s_files_is_markup_in_its_model_card(bank: Path, tmp_path: Path) -> None:
     from graphfed.report.page import write_card
 

@@ -243,14 +243,9 @@ def test_a_task_that_is_none_is_answered_with_those_there_are(task: Any, message
         graphfed.run("central", task=task, out=False)
 
 
-def test_the_page_of_a_method_states_its_tasks_and_their_defaults(
+def test_the_description_of_a_method_has_its_tasks_and_their_defaults(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["methods", "central"]) == 0
-    page = " ".join(capsys.readouterr().out.split())
-    assert "classification, link_prediction" in page
-    assert "defaults in link_prediction" in page
-    assert "dropout=0.01" in page
     assert main(["methods", "central", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["tasks"] == ["classification", "link_prediction"]

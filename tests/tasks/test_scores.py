@@ -44,7 +44,7 @@ from graphfed.tasks.graphs.link_scores import (
 )
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS
 from graphfed.tasks.graphs.ranking import codes
-from graphfed.tasks.headline import headline, name_of
+from graphfed.tasks.headline import headline
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.sensors.scores import (
     ERRORS,
@@ -521,9 +521,3 @@ def test_the_metrics_that_stand_first_are_those_that_a_run_names_and_has(
 ) -> None:
     """Of node classification; other tasks have one that decides."""
     assert headline(task, details, known) == expected
-
-
-def test_metrics_are_called_by_their_names_in_a_text() -> None:
-    assert [name_of(metric) for metric in ("auc", "recall_at_1_percent", "macro_f1")] == [
-        "ROC AUC", "recall at 1 % alarms", "macro f1",
-    ]  # fmt: skip

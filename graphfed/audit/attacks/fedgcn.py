@@ -15,11 +15,10 @@ i, and the counts of all clients add up to d_i. It then knows x_i exactly.
 The set-up is run again in this process. Every such sum is divided by its factor and compared with the node's
 features (docs/papers/fedgcn.md).
 
-With exchange=encrypted the server receives ciphertexts of these sums.
-The attack tries to read them without the key: it uses the content of the public context as a key if it is
-one, and otherwise reads the bytes as plain numbers. This finds everything if the encryption is only
-simulated, and
-would find a secret key that was sent to the server by mistake. It does not attack the encryption itself.
+With exchange=encrypted the server receives ciphertexts of these sums. The attack tries to read them without
+the key: it uses the content of the public context as a key if it is one, and otherwise reads the bytes as
+plain numbers. This finds everything if the encryption is only simulated, and would find a secret key that was
+sent to the server by mistake. It does not attack the encryption itself.
 """
 
 import numpy as np

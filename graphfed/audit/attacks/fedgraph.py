@@ -28,10 +28,10 @@ The first guess is also the baseline: what a client can estimate without any row
 neighbours of u and from all its nodes (`guesses`). Pairs of a receiving client and a node are attacked, each
 with the rows of this client alone. They are drawn equally from nodes with few and with many neighbours at
 their client. At most EQUATIONS numbers of each node are used, or OVERDETERMINED for each unknown if there
-are at most FEW_FEATURES features, from evaluations spread over the run. Training
-is run again in this process. The attack does not use the rows of training steps (their sampling and dropout
-follow from the seed, which all clients know), several clients together, and nodes whose row is sent only
-once, in the last prediction (docs/papers/fedgraph.md).
+are at most FEW_FEATURES features, from evaluations spread over the run. Training is run again in this
+process. The attack does not use the rows of training steps (their sampling and dropout follow from the seed,
+which all clients know), several clients together, and nodes whose row is sent only once, in the last
+prediction (docs/papers/fedgraph.md).
 """
 
 from dataclasses import asdict, dataclass

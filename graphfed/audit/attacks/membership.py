@@ -9,8 +9,7 @@ Nodes are compared within classes. Training nodes are often drawn evenly over cl
 and the loss differs between classes; without this comparison a model that was never trained would seem to
 leak. The AUC of each class is weighted by its number of training nodes. The interval is a percentile
 bootstrap of 1000 draws within classes and parts. It treats nodes as independent, which neighbours in a graph
-are not
-exactly.
+are not exactly.
 """
 
 import numpy as np

@@ -2,11 +2,13 @@
 dblp, physics (and a sample of it).
 
 An npz file holds these arrays:
+
     edges          [m, 2] integers, one row per edge; the direction does not matter
     labels         [N] integers
     label_names    the names of the labels, optional
     feat_indptr    [N + 1] and feat_indices [nnz]: the features as csr, with num_features columns
     feat_values    [nnz], optional; 1 everywhere if absent
+
 No array may be a pickled object, and no array is converted before its type and range are checked. If the
 feature arrays are absent, only the structure can be loaded.
 """

@@ -3,9 +3,11 @@
 There are four kinds of files: a wide table (CSV, Parquet) with a column of times and a column for each
 sensor; a long table with a row (time, sensor, value) for each reading; an HDF5 file in the layout of
 METR-LA's and PEMS-BAY's; and an npz file with the arrays
+
     readings   [T, S] numbers
     ids        [S] texts or whole numbers
     times      [T] texts or datetime64; or `start`, one text, and `step_minutes`, one whole number
+
 A reading is missing if its cell is empty or NaN, if it equals the number that means a missing reading, or if
 the file has no row for its step. Shapes: R rows, T steps, S sensors.
 """

@@ -15,10 +15,9 @@ The files of all clients use the same names of columns. Equal ids mean the same 
 union of all files (`graphfed.data.user_files.client_union`).
 
 Ids, clients, labels and parts of the split are texts (`graphfed.data.texts`): 007 and 7 are different, and
-7.0 is 7. Edges are undirected: rows
-with the same two nodes, in either direction, are one edge. Self loops are dropped. Columns of edges that no
-key names are not read (`graphfed.data.dropped` names them). A key with nothing after it, such as `client:`,
-means that no column is used.
+7.0 is 7. Edges are undirected: rows with the same two nodes, in either direction, are one edge. Self loops
+are dropped. Columns of edges that no key names are not read (`graphfed.data.dropped` names them). A key with
+nothing after it, such as `client:`, means that no column is used.
 """
 
 import fnmatch

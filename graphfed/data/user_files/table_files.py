@@ -225,9 +225,7 @@ class TableFile:
         """Read columns block by block.
 
         Args:
-            texts: As in `read`.
-            numbers: As in `read`.
-            times: As in `read`.
+            texts, numbers, times: As in `read`.
 
         Yields:
             For each block, the number of rows before it, the columns of texts and times by name, and the

@@ -12,7 +12,7 @@ included, with i as a neighbour of itself, and divides: the result is that of `n
 Stability: the softmax does not change if all scores of a node are shifted by the same number. Every client
 shifts by LeakyReLU(a_i), the score of a neighbour with c_j = 0, which it can compute from a_i. LeakyReLU has
 slopes between 0.2 and 1, so the exponent lies between c_j and 0.2 c_j whatever a_i is. Clients refuse
-|c_j| > LARGEST_SCORE, so no exponential overflows and no denominator is 0.
+`|c_j| > LARGEST_SCORE`, so no exponential overflows and no denominator is 0.
 """
 
 from dataclasses import dataclass

@@ -17,8 +17,7 @@ linear in its parts: the products for nodes are computed once for each node and 
 linear, so edges are summed before it. If the next layer of the network reads e', this linear map and the
 first layer of the next MLP_edge are multiplied to one matrix. What remains for each edge is the product of
 the second layer, and one for each earlier e'. Windows are independent: a group of windows passes the network
-at a time,
-and the edges' part processes only as many windows at a time as fit into the cache.
+at a time, and the edges' part processes only as many windows at a time as fit into the cache.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

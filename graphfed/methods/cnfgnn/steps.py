@@ -1,8 +1,7 @@
 """What the clients and the server of CNFGNN compute; `method.py` says in which order.
 
 Shapes: P clients of a cohort or N of all, S training windows, B windows of a batch, W windows of a target, n
-    steps
-of a forecast, H hidden width. The algorithms' lines are those of docs/papers/cnfgnn.md.
+steps of a forecast, H hidden width. The algorithms' lines are those of docs/papers/cnfgnn.md.
 """
 
 import torch

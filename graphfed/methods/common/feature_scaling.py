@@ -22,8 +22,7 @@ are partitioned among clients: central training has the same features. What a cl
 orders of magnitude, and positions to a quarter of the scale, summed over its nodes. If it has a single node,
 that is nearly the value: the positions of all passes leave an interval whose half width is typically 0.02 to
 0.06 standard deviations of the feature. With aggregation=secure the server learns only the sums over all
-clients. A method that sends nothing (central, isolated) scales every
-client by its own data.
+clients. A method that sends nothing (central, isolated) scales every client by its own data.
 
 Reference: this scaling is graphfed's own. The transformation asinh for heavy-tailed variables is in Burbidge,
 Magee and Robb, "Alternative transformations to handle extreme values of the dependent variable", JASA 1988.

@@ -7,8 +7,8 @@ generated neighbour, and returns the gradient of the squared distances:
     sum_v sum_p d/dV_p min_u |V_p z_v - x_u|^2 = 2 sum_p (V_p S_p - X_j^T A_p)
 
 S_p is the sum of z_v z_v^T over the nodes v, and row u of A_p the sum of z_v over the nodes whose generated
-neighbour p is closest to u. z_v has a column of ones. A client gets the sum of
-these gradients over the other clients.
+neighbour p is closest to u. z_v has a column of ones. A client gets the sum of these gradients over the
+other clients.
 
 The gradient does not hide the features. Its client knows z_v, V_p and S_p, so it learns X_j^T A_p, the sum of
 x_u z_v^T over its nodes v with their closest nodes u. With at most H + 1 nodes v the z_v are linearly

@@ -14,8 +14,8 @@ the error of s_v itself where s_v is negative and neighbours are missing (`count
 paper's.
 
 The matrix V_p [F, H + 1] has the bias as its last column. A squared distance of generated and real features
-is |V_p z|^2 - 2 <z, V_p^T x_u> + |x_u|^2. Both products are with matrices of H + 1 columns, so training needs
-no generated features, and products of sparse features stay sparse.
+is `|V_p z|^2 - 2 <z, V_p^T x_u> + |x_u|^2`. Both products are with matrices of H + 1 columns, so
+training needs no generated features, and products of sparse features stay sparse.
 
 Generators are trained in float64, whatever the dtype of the network. Set-up runs again where a run goes on or
 predicts again, perhaps in another placement, and a number of neighbours that is rounded up there and was

@@ -9,10 +9,11 @@ graph.
     z_i^p = U^loc(h_i, a_i^p)    (6)   UPDATES[update], of h_i W_self and a_i^p; -inf without neighbours
     z_i = max_p z_i^p            (7)   protected_max
     h_i' = U^glob(z_i)           (8)   global_embedding: linear map, normalisation, ReLU, dropout; at the
-    server w_M, w_U, predictor                State.values["local"], the same at every client w_G
-    State.values["global"], at the server only L_p                         (15)   loss_share: mean over all
-    training nodes, each counted once gradients of w_M, w_U (20)-(22)    summed over clients by secret
-    sharing; every client takes the same step
+                                       server
+    w_M, w_U, predictor                State.values["local"], the same at every client
+    w_G                                State.values["global"], at the server only
+    L_p                         (15)   loss_share: mean over all training nodes, each counted once
+    gradients of w_M, w_U (20)-(22)    summed over clients by secret sharing; every client takes the same step
 
 The layers are in `layers.py`. One round is one pass over the training nodes. With one batch (the default)
 every node passes every layer once. An edge between two clients is known to neither of them and is not used:

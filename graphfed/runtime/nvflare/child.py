@@ -5,8 +5,7 @@
   not check it.)
 - At SIGTERM it logs out from the server and ends.
 - A site's process removes FLARE's handlers of requests that graphfed does not need. FLARE trusts its server
-to
-  say who makes a request and whether rules apply; a handler that is missing cannot be misused.
+  to say who makes a request and whether rules apply; a handler that is missing cannot be misused.
 - TLS connections are made as `tls` defines.
 """
 

@@ -10,8 +10,7 @@ protect it, from the outside to the inside:
 - `child`: a site's process has no handlers for shell commands, logs and the like, for any caller;
 - FLARE runs a job only if it is signed with a certificate of the authority;
 - `JobValidator`: a job consists of a few JSON files. Code, and anything that would read the site's
-environment
-  into the settings of the job, is refused before anything is built;
+  environment into the settings of the job, is refused before anything is built;
 - `ALLOWED_CLASSES`: the classes that a job may name, which FLARE enforces in the process of the job.
 """
 

@@ -130,8 +130,7 @@ def check_certificate(startup_kit: StartupKit) -> None:
 
     Raises:
         InputError: The certificate belongs to another participant, is not valid today, does not match the
-        key,
-            or cannot be read.
+            key, or cannot be read.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
