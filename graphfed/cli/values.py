@@ -17,8 +17,6 @@ __all__ = [
     "DEVICES",
     "PARTITIONS",
     "PLACEMENTS",
-    "POLICIES",
-    "POLICY_SETTINGS",
     "RUNTIMES",
     "SETTINGS",
     "SPLITS",
@@ -26,7 +24,6 @@ __all__ = [
     "choices",
     "data_setting_keys",
     "method_names",
-    "policy_setting_keys",
     "run_folders",
     "setting_keys",
 ]
@@ -63,8 +60,8 @@ SETTINGS = (
     "server_rounds", "network", "server_batch", "hidden_bits", "clip", "noise_multiplier", "coupling",
     "penalty", "degree", "domain", "psi", "score",
     "zeroth", "attention", "form", "evaluation", "drop_single", "max_neighbours", "later", "rule", "rho",
-    "policy", "policy_file", "probability", "fan_out", "inner_fan_out", "layer_size", "estimator",
-    "sent_embeddings", "refresh", "first_degrees", "round_time", "clock", "min_group", "speed",
+    "policy", "policy_file", "probability", "batch_fraction", "fan_out", "inner_fan_out", "layer_size",
+    "estimator", "sent_embeddings", "refresh", "first_degrees", "round_time", "clock", "min_group", "speed",
     "bandwidth", "spread",
     "partition.beta", "partition.kind",
     "partition.alpha", "partition.nodes", "partition.labels", "partition.edges", "partition.overlap",
@@ -72,13 +69,6 @@ SETTINGS = (
     "partition.variance", "partition.classes", "partition.copies", "partition_seed", "split_seed",
     "data.num_nodes", "data.communities", "data.features", "data.average_degree", "data.homophily",
     "data.dense", "data.sensors", "data.weeks", "data.seed",
-)  # fmt: skip
-#: The learners of `graphfed policy`, and the keys of its --set in addition to `SETTINGS`.
-POLICIES = ("ddpg", "bandit")
-POLICY_SETTINGS = (
-    "reward.target", "reward.omega", "reward.alpha", "reward.beta", "reward.on", "reward.clock",
-    "ddpg.gamma", "ddpg.widths", "ddpg.components", "ddpg.lr", "ddpg.phi", "ddpg.batch", "ddpg.buffer",
-    "ddpg.noise", "ddpg.updates", "bandit.gamma", "bandit.shares", "bandit.chances",
 )  # fmt: skip
 
 
@@ -173,16 +163,3 @@ def setting_keys(incomplete: str) -> list[str]:
         The keys that begin with it, each followed by "=".
     """
     return [f"{key}=" for key in SETTINGS if f"{key}=".startswith(incomplete)]
-
-
-def policy_setting_keys(incomplete: str) -> list[str]:
-    """Complete a key of ``--set`` of `graphfed policy`.
-
-    Args:
-        incomplete: What was typed.
-
-    Returns:
-        The keys that begin with it, each followed by "=".
-    """
-    keys = [f"{key}=" for key in POLICY_SETTINGS]
-    return [*setting_keys(incomplete), *(key for key in keys if key.startswith(incomplete))]
