@@ -26,9 +26,9 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from graphfed.studies.policy_learning import learn_policy
 
 import graphfed as gf
-from graphfed.studies.policy_learning import learn_policy
 
 folder = Path(tempfile.mkdtemp())  # the runs are written here
 

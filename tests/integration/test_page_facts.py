@@ -377,7 +377,7 @@ def test_seconds_of_the_time_model_are_called_modelled_wherever_they_are_shown()
     modelled = [entry for entry in named if entry[1].endswith("facts.modelled_seconds")]
     assert len(modelled) > 10
     assert [entry for entry in modelled if "modelled" not in entry[2]] == []
-    learning = (PACKAGE / "studies/policy_learning.py").read_text()
+    learning = (PACKAGE / "methods/fedgraph/policy/learning.py").read_text()
     assert "modelled seconds" in learning
 
 

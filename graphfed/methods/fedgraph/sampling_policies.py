@@ -48,10 +48,10 @@ def fixed_decision(
     policy: str,
     layers: int,
     batch: int,
-    batch_fraction: float | None,
     probability: float,
     fan_outs: tuple[int, int],
     size: int,
+    batch_fraction: float | None = None,
 ) -> Tensor:
     """Compute the decision of a fixed policy, which is the same in every round.
 
@@ -60,10 +60,10 @@ def fixed_decision(
         policy: "full", "constant", "graphsage" or "fastgcn".
         layers: L, the layers of the network.
         batch: The largest kappa; not used by "full".
-        batch_fraction: Of "constant": kappa as a fraction of a client's training nodes; None for `batch`.
         probability: The sampling probability of "constant".
         fan_outs: The fan-outs of "graphsage": of the last layer, and of the others.
         size: The number of draws of "fastgcn".
+        batch_fraction: Of "constant", kappa as a fraction of a client's training nodes; None for `batch`.
 
     Returns:
         The decision, [K, 1 + L] float64.

@@ -139,10 +139,10 @@ def decide(
             config.policy,
             config.layers,
             config.batch,
-            config.batch_fraction,
             config.probability,
             (config.fan_out, config.inner_fan_out),
             config.layer_size,
+            config.batch_fraction,
         )
     assert observed is not None
     return make_decision(act(policy, observed), counts)

@@ -21,7 +21,6 @@ and what `learn` calls), and reading a pickle runs the code that whoever could w
 import contextlib
 import itertools
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +37,7 @@ from graphfed.methods.fedgraph.policy.environment import (
     FederationEnvironment,
     PreparedFederation,
     make_observation,
+    new_episode,
     run_episode,
 )
 from graphfed.methods.fedgraph.policy.principal_components import check_memory, fit_projection
@@ -158,7 +158,11 @@ def run_first_episode(
 
 
 def run_later_episode(
-    agent: Any, rounds: int, seed: int, number: int, after_round: Callable[[], None]
+    agent: Any,
+    environment: FederationEnvironment,
+    seed: int,
+    number: int,
+    after_round: Callable[[], None],
 ) -> Episode:
     """Run an episode in which the actor decides, with noise, and the networks are updated after every round.
 
@@ -171,17 +175,15 @@ def run_later_episode(
     Reference:
         FedGraph, Alg. 4, lines 7 to 15.
     """
-    episode, start = Episode(), time.perf_counter()
+    with new_episode(environment) as episode, seeded(fold(seed, "policy", "updates", number)):
 
-    def on_step(of_agent: dict[str, Any], _: dict[str, Any]) -> bool:
-        episode.rounds += of_agent["infos"]
-        after_round()
-        return True
+        def on_step(of_agent: dict[str, Any], _: dict[str, Any]) -> bool:
+            episode.rounds += of_agent["infos"]
+            after_round()
+            return True
 
-    with seeded(fold(seed, "policy", "updates", number)):
         # Alg. 4, l. 8-15
-        agent.learn(rounds, on_step, reset_num_timesteps=False)
-    episode.seconds = time.perf_counter() - start
+        agent.learn(environment.rounds, on_step, reset_num_timesteps=False)
     return episode
 
 

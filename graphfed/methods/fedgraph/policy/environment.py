@@ -18,9 +18,10 @@ accuracy of central training, 1 over the seconds of a round with full batches, a
 is 1 for full batches; the paper says that it is near 1.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -177,8 +178,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
 
     Action: [K (1 + L)] in [-1, 1] (`sampling_policies.make_decision`).
 
-    Info: reward, accuracy, decision [K, 1 + L] and modelled_seconds of the round, and what this process spent
-    in it (wall_seconds) and in its evaluation (evaluation_seconds).
+    Info: reward, accuracy, decision [K, 1 + L] and modelled_seconds of the round.
 
     An episode has the weights, samples and dropout of its own seed, which follows from the environment's seed
     and the number of the episode. Episode 0 has the environment's seed itself, so it is what a run with that
@@ -188,6 +188,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         projection: The tensors of the projection; empty for none.
         episode: The number of the episode.
         round: The number of rounds of the episode that are done.
+        spent: Seconds that this process has spent in "rounds" and in their "evaluation", of all episodes.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -204,6 +205,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         """Initialise the environment. `reset` begins the episode after those that are done."""
         self.federation, self.reward, self.rounds = federation, reward, rounds
         self.seed, self.episode, self.round = federation.config.seed, episodes_done, 0
+        self.spent = {"rounds": 0.0, "evaluation": 0.0}
         device = federation.fed.device
         self.projection = {name: t.to(device) for name, t in (projection or {}).items()}
         config, clients = federation.config, federation.fed.num_clients
@@ -266,15 +268,18 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
             self._state = fedgraph.round_with(fed, self._state, self._config, self.round, decision)
         trained = time.perf_counter()
         accuracy = self.federation.accuracy(self._state, self._config, self.reward.on)
+        self.spent["rounds"] += trained - start
+        self.spent["evaluation"] += time.perf_counter() - trained
+        modelled = self._modelled_seconds() - before
+        reward = self.reward.compute(
+            accuracy, modelled if self.reward.clock == "modelled" else trained - start
+        )
         info = {
+            "reward": reward,
             "accuracy": accuracy,
             "decision": decision.parts[0].cpu().numpy(),
-            "modelled_seconds": self._modelled_seconds() - before,
-            "wall_seconds": trained - start,
-            "evaluation_seconds": time.perf_counter() - trained,
+            "modelled_seconds": modelled,
         }
-        reward = self.reward.compute(accuracy, info[f"{self.reward.clock}_seconds"])
-        info["reward"] = reward
         return self._observation(), reward, False, self.round == self.rounds, info
 
     @property
@@ -327,8 +332,9 @@ def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float
     full_batches = np.ones(environment.action_space.shape)
     environment.reset(options={"episode": 0})
     environment.step(full_batches)
-    seconds: float = environment.step(full_batches)[4][f"{clock}_seconds"]
-    return seconds
+    first = environment.spent["rounds"]
+    modelled: float = environment.step(full_batches)[4]["modelled_seconds"]
+    return modelled if clock == "modelled" else environment.spent["rounds"] - first
 
 
 # ---- episodes ----------------------------------------------------------------------------------------------
@@ -340,11 +346,11 @@ class Episode:
 
     Attributes:
         rounds: The info of every round, in order.
-        seconds: Seconds of this process, those of learning among them.
+        spent: Seconds of this process in "rounds", "evaluation" and "learning", which is all the rest.
     """
 
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
 
     def of_rounds(self, key: str) -> list[float]:
         """Return a figure of every round."""
@@ -367,22 +373,26 @@ class Episode:
         rewards, accuracies = self.of_rounds("reward"), self.of_rounds("accuracy")
         decisions = np.stack([info["decision"] for info in self.rounds])
         fraction = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
-        rounds, evaluation = sum(self.of_rounds("wall_seconds")), sum(self.of_rounds("evaluation_seconds"))
         return {
             "return": self.discounted_return(gamma),
             "sum": sum(rewards),
             "mean_reward": sum(rewards) / len(rewards),
             "accuracy": {"final": accuracies[-1], "best": max(accuracies)},
             "modelled_seconds": sum(self.of_rounds("modelled_seconds")),
-            "wall_seconds": self.seconds,
+            "wall_seconds": sum(self.spent.values()),
             "kappa_share": float(fraction.mean()),
             "chance": decisions[:, :, 1:].mean((0, 1)).tolist(),
-            "spent": {
-                "rounds": rounds,
-                "evaluation": evaluation,
-                "learning": self.seconds - rounds - evaluation,
-            },
+            "spent": self.spent,
         }
+
+
+@contextlib.contextmanager
+def new_episode(environment: FederationEnvironment) -> Iterator[Episode]:
+    """Yield an episode to fill. When the block ends, the episode has the seconds that were spent in it."""
+    episode, before, start = Episode(), dict(environment.spent), time.perf_counter()
+    yield episode
+    spent = {key: seconds - before[key] for key, seconds in environment.spent.items()}
+    episode.spent = {**spent, "learning": time.perf_counter() - start - sum(spent.values())}
 
 
 def run_episode(
@@ -406,14 +416,13 @@ def run_episode(
         GraphfedError: Training or the policy diverged.
         InputError: No client has a node of the part that the reward uses.
     """
-    episode, start = Episode(), time.perf_counter()
-    observation, _ = environment.reset(options={"episode": number})
-    is_over = False
-    while not is_over:
-        observation, _, _, is_over, info = environment.step(choose(observation))
-        episode.rounds.append(info)
-        after_round()
-    episode.seconds = time.perf_counter() - start
+    with new_episode(environment) as episode:
+        observation, _ = environment.reset(options={"episode": number})
+        is_over = False
+        while not is_over:
+            observation, _, _, is_over, info = environment.step(choose(observation))
+            episode.rounds.append(info)
+            after_round()
     return episode
 
 

@@ -178,10 +178,7 @@ def learn_policy(
     )
     for name, number in (("episodes", episodes), ("rounds", config.training.rounds)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 2:
-            raise InputError(
-                f"{name}={shown(number)} cannot be used: expected a whole number of at least 2; in the first "
-                "one nothing is learned yet"
-            )
+            raise InputError(f"{name}={shown(number)} cannot be used: expected a whole number of at least 2")
     question = Question(config, reward, learning, episodes)
     folder = files.chosen_folder(out, f"policy-{config.data_name}")
     assert folder is not None
@@ -542,7 +539,8 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
         work.add(episode, projection, actions="uniform")
     projection = {name: tensor for name, tensor in work.tensors.items() if name.startswith("pca.")}
     buffer = ddpg.buffer_size(config, question.episodes, rounds)
-    agent = ddpg.make_agent(work.environment(projection), config, buffer, seed, question.config.device)
+    environment = work.environment(projection)
+    agent = ddpg.make_agent(environment, config, buffer, seed, question.config.device)
     if len(work.lines) > 1:  # it is as it was made until the second episode
         with readable(work.folder / files.CHECKPOINTS):
             ddpg.restore(agent, work.tensors)
@@ -552,7 +550,7 @@ def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
     kept = ddpg.tensors_under(work.tensors, "kept.")
     returns = [line["return"] for line in work.lines]
     for number in range(len(work.lines) + 1, question.episodes + 1):
-        episode = ddpg.run_later_episode(agent, rounds, seed, number, work.after_round)
+        episode = ddpg.run_later_episode(agent, environment, seed, number, work.after_round)
         returns.append(episode.discounted_return(config.gamma))
         if ddpg.select_episode(returns) == number:
             kept = ddpg.actor_tensors(agent)
