@@ -447,7 +447,11 @@ class Learning:
         self._since = self._done, time.perf_counter()
 
     def stop_if_asked(self) -> None:
-        """Raise Interrupted if a stop was requested."""
+        """Stop if that was requested.
+
+        Raises:
+            Interrupted: A stop was requested.
+        """
         if self.stop_request.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 
@@ -506,7 +510,11 @@ class Learning:
 
 @contextlib.contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Raise InputError if the block cannot use a checkpoint."""
+    """Use a checkpoint in a block.
+
+    Raises:
+        InputError: The block failed.
+    """
     try:
         yield
     except Exception as error:

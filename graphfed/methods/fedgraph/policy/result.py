@@ -115,7 +115,11 @@ class LearnedPolicy:
         return self.folder / POLICY
 
     def summary(self) -> str:
-        """Describe the policy for a screen."""
+        """Describe the policy for a screen.
+
+        Returns:
+            The lines of a text.
+        """
         part = "test" if self.policy_saw_test else "validation"
         final, accuracy = self.final, self.final["accuracy"]
         size = max(1, min(WINDOW, len(self.episodes) // 2))
@@ -135,7 +139,11 @@ class LearnedPolicy:
         return "\n".join([*lines, f"use it in runs of fedgraph as here: {use}", f"files: {self.folder}"])
 
     def to_json(self) -> JsonObject:
-        """Return the content of result.json, with the number of the episodes and their returns."""
+        """Return the policy as plain data.
+
+        Returns:
+            The content of result.json, with the number of the episodes and their returns.
+        """
         returns = [line["return"] for line in self.episodes]
         return {**files.fields_of(self), "episodes": len(returns), "returns": returns}
 
