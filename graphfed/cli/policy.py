@@ -7,9 +7,17 @@ import typer
 
 from graphfed.cli.options import OUTPUT_PANEL, TRAINING_PANEL, SharedOptions, whole_number, with_options
 from graphfed.cli.output import command_line, interruption_logged, print_outcome
-from graphfed.cli.values import POLICIES, choices, policy_setting_keys
+from graphfed.cli.values import setting_keys
 
 __all__ = ["policy"]
+
+
+def policy_setting_keys(incomplete: str) -> list[str]:
+    """Complete a key of ``--set``, followed by "=": of a run, of the reward or of DDPG."""
+    from graphfed.methods.fedgraph.policy.settings import learning_setting_names
+
+    keys = [f"{key}=" for key in learning_setting_names()]
+    return [*setting_keys(incomplete), *(key for key in keys if key.startswith(incomplete))]
 
 
 @with_options(
@@ -17,15 +25,6 @@ __all__ = ["policy"]
     "data_dir", "plugin", "out", "as_json", "progress",
 )  # fmt: skip
 def policy(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="KIND",
-            autocompletion=choices(POLICIES),
-            help="The learner: ddpg, as in the paper, or bandit, which selects the best constant policy of "
-            "a grid.",
-        ),
-    ],
     *,
     shared: SharedOptions,
     episodes: Annotated[
@@ -34,8 +33,7 @@ def policy(
             parser=whole_number,
             metavar="N",
             rich_help_panel=TRAINING_PANEL,
-            help="Number of episodes. An episode is a training from fresh weights (default: 300; for "
-            "bandit: as many as its search needs).",
+            help="Number of episodes. An episode is a training from fresh weights (default: 300).",
         ),
     ] = None,
     rounds: Annotated[
@@ -55,8 +53,8 @@ def policy(
             autocompletion=policy_setting_keys,
             rich_help_panel=TRAINING_PANEL,
             help="A setting: of fedgraph, of the partition or the data as for 'graphfed run', of the reward "
-            "(reward.target, ...) or of the learner (ddpg.lr, bandit.chances, ...). docs/policies.md lists "
-            "all. Give the option once per setting.",
+            "(reward.target, ...) or of DDPG (ddpg.lr, ...). docs/policies.md lists all. Give the option "
+            "once per setting.",
         ),
     ] = None,
     out: Annotated[
@@ -64,7 +62,7 @@ def policy(
         typer.Option(
             metavar="FOLDER",
             rich_help_panel=OUTPUT_PANEL,
-            help="Folder to write (default: runs/policy-KIND-DATA-TIME). If it has the same learning with "
+            help="Folder to write (default: runs/policy-DATA-TIME). If it has the same learning with "
             "the same options, unfinished, learning continues.",
         ),
     ] = None,
@@ -73,15 +71,14 @@ def policy(
 
     The reward of a policy is the accuracy on the validation nodes minus a cost for the modelled time of a
     round: the time that clients on machines of their own would need. On a single machine that computes for
-    all clients, sampling saves much less wall time, or none. ddpg sees the weights of every client after each
-    round; bandit sees nothing. The command ends with the settings with which a run uses the policy. It needs
-    the extra 'rl'.
+    all clients, sampling saves much less wall time, or none. The policy sees the weights of every client
+    after each round and is learned by DDPG, as in the paper. The command ends with the settings with which a
+    run uses the policy. It needs the extra 'rl'.
 
     Examples:
 
-        graphfed policy ddpg --data cora --clients 20 --partition overlapping
-        graphfed policy bandit --rounds 30 --set bandit.chances=0.25,0.5,1
-        graphfed policy ddpg --episodes 3 --rounds 5 --set ddpg.batch=4
+        graphfed policy --data cora --clients 20 --partition overlapping
+        graphfed policy --episodes 3 --rounds 5 --set ddpg.batch=4
 
     Files:
 
@@ -93,12 +90,11 @@ def policy(
 
     See also: graphfed run, resume, methods; docs/policies.md
     """
+    from graphfed.methods.fedgraph.policy.learning import learn_policy
     from graphfed.runs.settings import parse_settings
-    from graphfed.studies.policy_learning import learn_policy
 
     with interruption_logged():
         learned = learn_policy(
-            kind,
             **shared.run_options(episodes=episodes, rounds=rounds, out=out),
             settings=parse_settings(settings or ()),
             progress=shared.progress,

@@ -264,7 +264,7 @@ def resume(
     from graphfed.reproductions.reproduce import Reproduction
     from graphfed.runs.reopen import resume as continue_run
     from graphfed.runs.run import Result
-    from graphfed.studies.policy_learning import LearnedPolicy
+    from graphfed.studies.comparison import Comparison
     from graphfed.studies.sweep import Sweep
 
     with interruption_logged():
@@ -275,10 +275,10 @@ def resume(
         print_outcome(ended, shared.as_json, ended.table(), f"files: {ended.folder}")
     elif isinstance(ended, Reproduction):
         print_outcome(ended, shared.as_json, *ended.tables(), f"files: {ended.folder}")
-    elif isinstance(ended, LearnedPolicy):
-        print_outcome(ended, shared.as_json, ended.summary())
-    else:
+    elif isinstance(ended, Comparison):
         _print_comparison(ended, shared)
+    else:
+        print_outcome(ended, shared.as_json, ended.summary())
 
 
 def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

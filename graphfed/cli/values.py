@@ -17,14 +17,12 @@ __all__ = [
     "DEVICES",
     "PARTITIONS",
     "PLACEMENTS",
-    "POLICIES",
     "RUNTIMES",
     "SPLITS",
     "TASKS",
     "choices",
     "data_setting_keys",
     "method_names",
-    "policy_setting_keys",
     "run_folders",
     "setting_keys",
 ]
@@ -42,8 +40,6 @@ RUNTIMES: tuple[str, ...] = get_args(Runtime)
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
 SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "time", "inductive")
 DEVICES = ("cpu", "cuda")
-#: The learners of `graphfed policy`.
-POLICIES = ("ddpg", "bandit")
 
 
 def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]:
@@ -139,18 +135,3 @@ def setting_keys(incomplete: str) -> list[str]:
     from graphfed.runs.catalogue import every_setting
 
     return [f"{key}=" for key in every_setting() if f"{key}=".startswith(incomplete)]
-
-
-def policy_setting_keys(incomplete: str) -> list[str]:
-    """Complete a key of ``--set`` of `graphfed policy`.
-
-    Args:
-        incomplete: What was typed.
-
-    Returns:
-        The keys that begin with it, each followed by "=".
-    """
-    from graphfed.studies.policy_settings import learning_setting_names
-
-    names = [f"{key}=" for key in learning_setting_names() if f"{key}=".startswith(incomplete)]
-    return [*setting_keys(incomplete), *names]

@@ -15,10 +15,10 @@ from typing import Any
 from graphfed.errors import InputError, shown
 from graphfed.methods.config import GraphSettings
 from graphfed.methods.fedgraph.config import FedGraphConfig
-from graphfed.methods.fedgraph.learning_config import BanditConfig
+from graphfed.methods.fedgraph.policy.result import POLICY, lines_in
+from graphfed.methods.fedgraph.policy.settings import EPISODES, take_settings
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
-from graphfed.studies.policy_settings import EPISODES, take_settings
 from graphfed.tasks.run_config import RunConfig
 from graphfed.terminal import say
 
@@ -26,8 +26,6 @@ __all__ = ["POLICIES", "Learning", "Policy", "without_policy"]
 
 #: The folder of what is learned, next to those of the items.
 POLICIES = "policies"
-#: The file of a policy, in the folder of what learned it.
-FILE = "policy.safetensors"
 #: Rounds of the two episodes by which learning is timed.
 TRIAL_ROUNDS = 5
 
@@ -38,23 +36,21 @@ class Policy:
 
     Attributes:
         name: The name of its folder.
-        kind: "ddpg" or "bandit".
         options: Data set, clients, partition, split, rounds.
         settings: Settings of the run that it is learned on, of the reward and of the learner.
-        episodes: None for the default of the kind.
+        episodes: The number of episodes.
         quick_options: Replace these in the short version.
         quick_settings: Likewise.
-        quick_episodes: Likewise; None for the default.
+        quick_episodes: Likewise.
     """
 
     name: str
-    kind: str
     options: Mapping[str, object]
     settings: Mapping[str, object]
-    episodes: int | None = None
+    episodes: int = EPISODES
     quick_options: Mapping[str, object] = field(default_factory=dict)
     quick_settings: Mapping[str, object] = field(default_factory=dict)
-    quick_episodes: int | None = None
+    quick_episodes: int = 2
 
     @property
     def data(self) -> str:
@@ -69,7 +65,7 @@ class Policy:
         """
         return dataclasses.replace(
             self,
-            episodes=self.quick_episodes or self.episodes,
+            episodes=self.quick_episodes,
             options={**self.options, **self.quick_options},
             settings={**self.settings, **self.quick_settings},
         )
@@ -126,7 +122,7 @@ class Learning:
         Returns:
             The settings by name.
         """
-        return {"policy": self.policy.kind, "policy_file": str((self.folder / FILE).resolve())}
+        return {"policy": "ddpg", "policy_file": str((self.folder / POLICY).resolve())}
 
     def config(self) -> RunConfig:
         """Return the run that the policy is learned on.
@@ -137,7 +133,7 @@ class Learning:
         Raises:
             InputError: A setting cannot be used.
         """
-        rest = take_settings(self.policy.kind, self.policy.settings)[2]
+        rest = take_settings(self.policy.settings)[2]
         return make_config(
             "fedgraph",
             **self.policy.options,
@@ -166,13 +162,11 @@ class Learning:
                 )
 
     def _sees(self, config: RunConfig) -> dict[str, object]:
-        """Return what must be the same for learning and use. A constant policy sees no weights of clients."""
+        """Return what must be the same for learning and use."""
         training = config.training
         assert isinstance(training, GraphSettings)
-        seen: dict[str, Any] = {"layers": training.layers}
-        if self.policy.kind == "ddpg":
-            seen |= {"clients": config.clients, "data": config.data_name, "hidden": training.hidden}
-        return seen
+        sizes = {"layers": training.layers, "hidden": training.hidden}
+        return {**sizes, "clients": config.clients, "data": config.data_name}
 
     def digest(self) -> str:
         """Return the digest of the policy's file.
@@ -184,10 +178,10 @@ class Learning:
             InputError: The file is missing.
         """
         try:
-            return hashlib.sha256((self.folder / FILE).read_bytes()).hexdigest()
+            return hashlib.sha256((self.folder / POLICY).read_bytes()).hexdigest()
         except OSError as error:
             raise InputError(
-                f"{self.folder / FILE} cannot be read ({error.strerror or error}); remove {self.folder} to "
+                f"{self.folder / POLICY} cannot be read ({error.strerror or error}); remove {self.folder} to "
                 "learn the policy again"
             ) from None
 
@@ -221,45 +215,30 @@ class Learning:
         Returns:
             The estimate.
         """
-        from graphfed.studies.policy_episodes import lines_in
-        from graphfed.studies.policy_learning import learn_policy
+        from graphfed.methods.fedgraph.policy.learning import learn_policy
 
-        kind = self.policy.kind
-        # Of the arms the one that takes longest; updates as soon as the second episode.
-        short = {"bandit.shares": "1", "bandit.chances": "1"} if kind == "bandit" else {"ddpg.batch": 2}
-        settings = {**self._asked()["settings"], "reward.target": 0.5, **short}
+        settings = {**self._asked()["settings"], "reward.target": 0.5}
         rounds = self.config().training.rounds
-        asked = {**self._asked(), "settings": settings, "rounds": min(TRIAL_ROUNDS, rounds)}
-        asked["episodes"] = None if kind == "bandit" else 2
+        asked = {**self._asked(), "settings": settings, "rounds": min(TRIAL_ROUNDS, rounds), "episodes": 2}
         with tempfile.TemporaryDirectory() as place:
             learned = learn_policy(**asked, out=Path(place) / "trial")
         spent = sum(learned.episodes[-1]["spent"].values()) / asked["rounds"]
-        return float(spent * rounds * (self._episodes() - len(lines_in(self.folder))))
+        return float(spent * rounds * (self.policy.episodes - len(lines_in(self.folder))))
 
     def _asked(self) -> dict[str, Any]:
         """Return the arguments of `learn_policy` as plain values."""
         return {
             "threads": 1,
             **self.policy.options,
-            "kind": self.policy.kind,
             "episodes": self.policy.episodes,
             "settings": {"preset": "paper", **self.policy.settings},
             "data_dir": None if self.data_dir is None else str(self.data_dir),
         }
 
-    def _episodes(self) -> int:
-        from graphfed.methods.fedgraph.bandit import count_search_episodes, make_arms
-
-        settings = take_settings(self.policy.kind, self.policy.settings)[1]
-        if not isinstance(settings, BanditConfig):
-            return self.policy.episodes or EPISODES
-        every = count_search_episodes(len(make_arms(settings)))
-        return min(every, self.policy.episodes or every)
-
 
 def _learn(asked: Mapping[str, Any], folder: Path, command: str, progress: bool) -> None:
     """Learn a policy into its folder, go on there, or read it if learning has ended."""
-    from graphfed.studies.policy_learning import learn_policy
+    from graphfed.methods.fedgraph.policy.learning import learn_policy
 
     learn_policy(**asked, out=folder, progress=progress, command=command)
 

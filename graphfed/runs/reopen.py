@@ -283,7 +283,7 @@ RESUMED_BY = {
     "reproduce": "graphfed.reproductions.reproduce:resume_reproduction",
     "rows": "graphfed.studies.compare:resume_comparison",
     "sweep": "graphfed.studies.sweep:resume_sweep",
-    "policy": "graphfed.studies.policy_learning:resume_policy",
+    "policy": "graphfed.methods.fedgraph.policy.learning:resume_policy",
     "deployment": "graphfed.deployment.deploy:resume_deployment",
 }
 

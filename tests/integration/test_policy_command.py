@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 import graphfed
-from graphfed.cli import main, values
-from graphfed.methods.fedgraph.learning_config import KINDS, RewardConfig
+from graphfed.cli import main
+from graphfed.cli.policy import policy_setting_keys
+from graphfed.methods.fedgraph.policy.settings import CONFIGS, learning_setting_names
 from graphfed.runs.settings import settings_in
-from graphfed.studies.policy_settings import learning_setting_names
 
 pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 
 ROOT = Path(__file__).resolve().parents[2]
-LEARN = ["policy", "ddpg", "--clients", "3", "--rounds", "5", "--set", "ddpg.batch=4", "--out", "p"]
+LEARN = ["policy", "--clients", "3", "--rounds", "5", "--set", "ddpg.batch=4", "--out", "p"]
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +48,11 @@ def test_what_is_printed_names_the_file_and_how_to_use_it(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("policy", "Missing argument 'KIND'"),
-        ("policy ddgp", "did you mean 'ddpg'"),
-        ("policy ddpg --episodes few", "'few' is not a whole number"),
-        ("policy ddpg --set ddpg.gama=1", "did you mean 'ddpg.gamma'"),
-        ("policy ddpg --set reward.target=90", "expected a number more than 0 and at most 1, or none"),
-        ("policy ddpg --set policy_file=x", "policy_file has no use where a policy is learned"),
+        ("policy ddpg", "unexpected extra argument"),
+        ("policy --episodes few", "'few' is not a whole number"),
+        ("policy --set ddpg.gama=1", "did you mean 'ddpg.gamma'"),
+        ("policy --set reward.target=90", "expected a number more than 0 and at most 1, or none"),
+        ("policy --set policy_file=x", "policy_file has no use where a policy is learned"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -90,14 +89,13 @@ def test_ctrl_c_keeps_the_episodes_that_have_ended(own_folder: Path) -> None:
 
 
 def test_what_completion_and_the_page_say_of_settings_is_what_there_is() -> None:
-    assert set(values.POLICIES) == set(KINDS)
-    offered = values.policy_setting_keys("reward.")
+    offered = policy_setting_keys("reward.")
     assert offered == [f"{name}=" for name in learning_setting_names() if name.startswith("reward.")]
-    assert {"lr=", "partition.mean="} <= {*values.policy_setting_keys("")}
+    assert {"lr=", "partition.mean="} <= {*policy_setting_keys("")}
     page = (ROOT / "docs" / "policies.md").read_text()
-    rows = dict(re.findall(r"^\| `((?:reward|ddpg|bandit)\.\w+)` \| `?([^|`]+)", page, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `((?:reward|ddpg)\.\w+)` \| `?([^|`]+)", page, re.MULTILINE))
     assert set(rows) == set(learning_setting_names())
-    for prefix, config in {"reward": RewardConfig, **KINDS}.items():
+    for prefix, config in CONFIGS.items():
         for setting in settings_in(config):
             if setting.default is None:  # it is chosen at run time, and described in words
                 continue

@@ -130,8 +130,7 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(set
     assert ("gradient" in names) == config.at_server != ("update" in names)
 
 
-@pytest.mark.parametrize("kind", ["ddpg", "bandit"])
-def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(kind, tmp_path):
+def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(tmp_path):
     """An actor whose last layer has no weights says its bias whatever it sees. Its clients' weights are
     sent one by one, and weigh what they weigh in an average."""
     world = make_world(3)
@@ -139,20 +138,18 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(k
     counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
     size = sum(w.numel() for w in initial_weights(world.task, config, "cpu").values())
     action = torch.tensor([-0.2, 0.1, -0.5], dtype=torch.float64)
-    tensors = {"action": action}
-    if kind == "ddpg":
-        draws = torch.Generator().manual_seed(0)
-        tensors = {
-            "actor.0.weight": torch.randn(4, 8, generator=draws),
-            "actor.0.bias": torch.randn(4, generator=draws),
-            "actor.1.weight": torch.zeros(9, 4),
-            "actor.1.bias": action.repeat(3).atanh(),
-            "pca.mean": torch.randn(size, generator=draws),
-            "pca.components": torch.randn(2, size, generator=draws),
-            "pca.scale": torch.tensor(1.5, dtype=torch.float64),
-        }
-    write_policy(tmp_path / "p", tensors, PolicyFile(kind, 3, 2, size, {}))
-    weights, fed = trained(world, policy=kind, policy_file=str(tmp_path / "p"))
+    draws = torch.Generator().manual_seed(0)
+    tensors = {
+        "actor.0.weight": torch.randn(4, 8, generator=draws),
+        "actor.0.bias": torch.randn(4, generator=draws),
+        "actor.1.weight": torch.zeros(9, 4),
+        "actor.1.bias": action.repeat(3).atanh(),
+        "pca.mean": torch.randn(size, generator=draws),
+        "pca.components": torch.randn(2, size, generator=draws),
+        "pca.scale": torch.tensor(1.5, dtype=torch.float64),
+    }
+    write_policy(tmp_path / "p", tensors, PolicyFile("ddpg", 3, 2, size, {}))
+    weights, fed = trained(world, policy="ddpg", policy_file=str(tmp_path / "p"))
     decision = dict(enumerate(make_decision(action.repeat(3), counts).tolist()))
     assert decision[0][0] < counts[0]
     first = initial_weights(world.task, config, "cpu")
@@ -167,14 +164,20 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(k
 
 def test_a_learned_policy_is_on_the_device_of_the_weights(tmp_path: Path) -> None:
     """Whatever device that is: here one that holds no numbers."""
-    tensors = {"action": torch.zeros(3, dtype=torch.float64)}
-    write_policy(tmp_path / "p", tensors, PolicyFile("bandit", 3, 2, 1, {}))
-    config = config_of(METHOD, policy="bandit", policy_file=str(tmp_path / "p"))
-    policy = server.load_policy(config, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
-    assert {name: tensor.device.type for name, tensor in policy.items()} == {
-        "action": "meta",
-        "saw_test": "meta",
+    shapes = {
+        "actor.0.weight": (9, 4),
+        "actor.0.bias": (9,),
+        "pca.mean": (1,),
+        "pca.components": (1, 1),
+        "pca.scale": (),
     }
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    write_policy(tmp_path / "p", tensors, PolicyFile("ddpg", 3, 2, 1, {}))
+    config = config_of(METHOD, policy="ddpg", policy_file=str(tmp_path / "p"))
+    policy = server.load_policy(config, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
+    assert {name: tensor.device.type for name, tensor in policy.items()} == dict.fromkeys(
+        [*shapes, "saw_test"], "meta"
+    )
 
 
 def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
@@ -497,7 +500,6 @@ def test_a_policy_that_sees_every_clients_weights_leaves_the_optimizer_at_the_cl
     settings = {"local_steps": 1, "optimizer_at": "server"}
     assert FedGraphConfig(**settings).at_server
     assert not FedGraphConfig(**settings, policy="ddpg", policy_file="p").at_server
-    assert FedGraphConfig(**settings, policy="bandit", policy_file="p").at_server
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------

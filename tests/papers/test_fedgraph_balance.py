@@ -41,10 +41,10 @@ from graphfed.methods.fedgraph.balance import (
     solve_with_requests,
 )
 from graphfed.methods.fedgraph.client_graphs import SampledNeighbours, sample_neighbours
+from graphfed.methods.fedgraph.policy.environment import prepare_federation
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
-from graphfed.studies.policy_episodes import prepare_federation
 
 METHOD = get_method("fedgraph")
 ROUNDS = MEASURED_ROUNDS + 2

@@ -11,9 +11,12 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 from graphfed.methods.fedgraph.sampling_policies import (
+    MIN_PROBABILITY,
     PolicyFile,
     act,
     check_fits,
+    fixed_decision,
+    make_decision,
     project,
     read_policy,
     write_policy,
@@ -39,21 +42,20 @@ def actor() -> dict[str, Tensor]:
     }
 
 
-def described(kind: str = "ddpg", **changed: Any) -> PolicyFile:
-    sizes = {"clients": CLIENTS, "layers": LAYERS, "weights": WEIGHTS, "learned": {}, **changed}
-    return PolicyFile(kind=kind, **sizes)
+def described(**changed: Any) -> PolicyFile:
+    sizes = {"clients": CLIENTS, "layers": LAYERS, "weights": WEIGHTS, "learned": {}}
+    return PolicyFile(**{"kind": "ddpg", **sizes, **changed})
 
 
 @pytest.mark.parametrize("saw_test", [True, False])
 def test_a_policy_that_is_written_is_read_back_to_the_bit(saw_test: bool, tmp_path: Path) -> None:
-    for kind, tensors in (("ddpg", actor()), ("bandit", {"action": torch.zeros(1 + LAYERS)})):
-        written = described(kind, learned={"saw_test": saw_test})
-        write_policy(tmp_path / kind, tensors, written)
-        found, policy = read_policy(tmp_path / kind)
-        assert policy == written
-        assert policy.saw_test is saw_test
-        assert found.keys() == tensors.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    tensors, written = actor(), described(learned={"saw_test": saw_test})
+    write_policy(tmp_path / "policy", tensors, written)
+    found, policy = read_policy(tmp_path / "policy")
+    assert policy == written
+    assert policy.saw_test is saw_test
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
     assert not described().saw_test
 
 
@@ -124,19 +126,15 @@ def test_a_policy_file_that_does_not_exist_or_holds_a_number_that_is_not_finite_
         read_policy(tmp_path / "policy")
 
 
-def test_a_bandit_fits_any_clients_and_weights_and_an_actor_only_its_own() -> None:
-    check_fits(described("bandit"), "p", "bandit", CLIENTS + 1, LAYERS, WEIGHTS + 1)
-    check_fits(described(), "p", "ddpg", CLIENTS, LAYERS, WEIGHTS)
-    for kind, sizes in (
-        ("bandit", (CLIENTS, LAYERS + 1, WEIGHTS)),
-        ("ddpg", (CLIENTS + 1, LAYERS, WEIGHTS)),
-        ("ddpg", (CLIENTS, LAYERS + 1, WEIGHTS)),
-        ("ddpg", (CLIENTS, LAYERS, WEIGHTS + 1)),
+def test_an_actor_fits_only_its_own_clients_layers_and_weights() -> None:
+    check_fits(described(), "p", CLIENTS, LAYERS, WEIGHTS)
+    for sizes in (
+        (CLIENTS + 1, LAYERS, WEIGHTS),
+        (CLIENTS, LAYERS + 1, WEIGHTS),
+        (CLIENTS, LAYERS, WEIGHTS + 1),
     ):
         with pytest.raises(InputError, match="it was learned for"):
-            check_fits(described(kind), "p", kind, *sizes)
-    with pytest.raises(InputError, match="learned for policy ddpg, and this run has bandit"):
-        check_fits(described(), "p", "bandit", CLIENTS, LAYERS, WEIGHTS)
+            check_fits(described(), "p", *sizes)
 
 
 def test_an_actor_is_a_network_of_rectified_layers_with_a_tanh_at_its_end() -> None:
@@ -152,18 +150,21 @@ def test_an_actor_is_a_network_of_rectified_layers_with_a_tanh_at_its_end() -> N
     x = torch.tensor(seen, dtype=torch.float64) / float(tensors["pca.scale"])
     hidden = (tensors["actor.0.weight"] @ x + tensors["actor.0.bias"]).clamp(min=0)
     expected = torch.tanh(tensors["actor.1.weight"] @ hidden + tensors["actor.1.bias"])
-    assert torch.allclose(act(tensors, observed, CLIENTS), expected, rtol=0, atol=1e-12)
+    assert torch.allclose(act(tensors, observed), expected, rtol=0, atol=1e-12)
 
 
-def test_a_policy_of_one_client_layer_and_weight_is_read_and_a_file_of_another_format_refused(
-    tmp_path: Path,
-) -> None:
-    action = torch.tensor([0.25, -0.5])
-    write_policy(tmp_path / "policy", {"action": action}, PolicyFile("bandit", 1, 1, 1, {}))
-    found, policy = read_policy(tmp_path / "policy")
-    assert (policy.clients, policy.layers, policy.weights) == (1, 1, 1)
-    assert act(found, torch.zeros(0), 2).tolist() == [0.25, -0.5, 0.25, -0.5]
+def test_a_policy_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    write_policy(tmp_path / "policy", actor(), described())
     arrays, metadata = read_tensors(tmp_path / "policy")
     write_tensors(tmp_path / "other", arrays, {**metadata, "format": "another format"})
     with pytest.raises(InputError, match="is not a policy file: its format is not"):
         read_policy(tmp_path / "other")
+
+
+def test_a_constant_fraction_is_the_decision_of_an_action_that_is_the_same_for_every_client() -> None:
+    counts = torch.tensor([0, 1, 7, 100])
+    decision = fixed_decision(counts, "constant", LAYERS, 5, 0.5, (1, 1), 1, batch_fraction=0.25)
+    assert decision[:, 0].tolist() == [0, 1, 2, 25]
+    chance = (0.5 - MIN_PROBABILITY) / (1 - MIN_PROBABILITY)
+    action = 2 * torch.tensor([0.25, *[chance] * LAYERS], dtype=torch.float64) - 1
+    assert torch.allclose(decision, make_decision(action.repeat(4), counts), rtol=0, atol=1e-15)

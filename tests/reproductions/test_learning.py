@@ -34,6 +34,8 @@ from graphfed.reproductions.base import (
 )
 from graphfed.reproductions.fedgraph import PAPER as FEDGRAPH
 from graphfed.reproductions.fedgraph_policies import (
+    DATA,
+    TUNED,
     draw_returns,
     returns,
     returns_cells,
@@ -48,22 +50,16 @@ from graphfed.studies.plan import statistic
 
 pytestmark = pytest.mark.slow
 
+#: The records of this repository.
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 FEW = Policy(
     name="few",
-    kind="bandit",
     options={"data": "digits", "clients": 2, "rounds": 4},
-    settings={"bandit.shares": "0.5,1", "bandit.chances": "0.5", "reward.target": 0.5},
+    settings={"ddpg.lr": 0.001, "reward.target": 0.5},
+    episodes=30,
     quick_options={"rounds": 2, "data": "social"},
     quick_settings={"data.num_nodes": 100},
-)
-SEEING = Policy(
-    name="seeing",
-    kind="ddpg",
-    episodes=30,
-    options={"data": "digits", "clients": 2, "rounds": 4},
-    settings={},
-    quick_episodes=2,
 )
 HALF, NEAR = "to_target.half.facts.modelled_seconds", "to_target.near.bytes"
 
@@ -121,7 +117,7 @@ def paper_of(item: Runs) -> Paper:
         measure=returns,
         cells=returns_cells,
         draw=draw_returns,
-        rows=(Row("constant", policy=FEW),),
+        rows=(Row("ours", policy=FEW),),
     )
     items: tuple[Item, ...] = (item, others, by_bytes, learning)
     return Paper("toy", "A toy", "Nobody", "nowhere", items)
@@ -148,7 +144,8 @@ FINAL: dict[str, Any] = {"accuracy": {"best": 0.5, "final": 0.5}, "modelled_seco
 
 
 class Learned:
-    """What learns in place of `learn_policy`, which needs an extra: it writes the constant policy `share`."""
+    """What learns in place of `learn_policy`, which needs an extra: it writes an actor that decides for the
+    fraction `share` of the training nodes, and all neighbours, whatever it observes."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -158,17 +155,24 @@ class Learned:
         if (folder / "result.json").exists():
             return
         self.asked.append({**asked, "folder": folder})
-        action = torch.tensor([2 * self.share - 1, 1.0, 1.0], dtype=torch.float64)
+        size = (64 + 1) * 16 + (16 + 1) * 10
+        tensors = {
+            "pca.mean": torch.zeros(size, dtype=torch.float64),
+            "pca.components": torch.zeros(1, size, dtype=torch.float64),
+            "pca.scale": torch.ones((), dtype=torch.float64),
+            "actor.0.weight": torch.zeros(6, 3),
+            # The tanh of 100 is 1.
+            "actor.0.bias": torch.tensor([2 * self.share - 1, 1.0, 1.0] * 2).mul(100).clamp(max=100),
+        }
         folder.mkdir(parents=True)
-        write_policy(folder / "policy.safetensors", {"action": action}, PolicyFile("bandit", 2, 2, 1, {}))
+        write_policy(folder / "policy.safetensors", tensors, PolicyFile("ddpg", 2, 2, size, {}))
         (folder / "result.json").write_text(
             json.dumps(
                 {
                     **WHOLE,
-                    "kind": "bandit",
                     "seed": 0,
                     "returns": [3.0, -1.0, 2.0],
-                    "details": {"best": {"share": self.share, "chance": 1.0}},
+                    "details": {"components": 1, "kept_episode": 2},
                     "final": {**FINAL, "return": 2.5},
                     "seconds": {"total": 9.0, "rounds": 1.0, "evaluation": 0.5, "learning": 0.0},
                 }
@@ -401,14 +405,8 @@ def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper,
         "data": "digits",
         "clients": 2,
         "rounds": 4,
-        "kind": "bandit",
-        "episodes": None,
-        "settings": {
-            "preset": "paper",
-            "bandit.shares": "0.5,1",
-            "bandit.chances": "0.5",
-            "reward.target": 0.5,
-        },
+        "episodes": 30,
+        "settings": {"preset": "paper", "ddpg.lr": 0.001, "reward.target": 0.5},
         "data_dir": None,
         "folder": Path("r/policies/few"),
     }
@@ -416,7 +414,7 @@ def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper,
     full, row, _ = found.items[0]["rows"]
     assert row["policy"] == "few"
     assert row["ours"]["accuracy"] == full["ours"]["accuracy"]
-    assert row["changed_settings"]["policy"] == "bandit"
+    assert row["changed_settings"]["policy"] == "ddpg"
     assert "policy_file" not in row["changed_settings"], "a path of one machine"
     assert found.items[0]["rows"][0]["relative"][0]["ours"]["accuracy"]["values"] == [0.0, 0.0]
     again = graphfed.resume("r")
@@ -449,17 +447,17 @@ def test_the_short_version_learns_shortly_on_its_own_data(toy: Paper, learned: L
     assert toy.by_name["learning"].policies[0].data == "digits"
 
 
-def test_returns_are_shown_with_their_moving_mean_and_the_best_arm(ended: Paper, own_folder: Path) -> None:
+def test_returns_are_shown_with_their_moving_mean_and_the_kept_actor(ended: Paper, own_folder: Path) -> None:
     found = reproduce(ended, "learning", out="r")
     (row,) = found.items[0]["rows"]
     assert row["moving_mean"] == pytest.approx([3.0, 1.0, 4 / 3])
     assert (row["policy"], row["folder"]) == ("few", "policies/few")
     (table,) = found.tables()
     (line,) = cells(table)
-    assert line[:7] == ["constant", "bandit", "3", "1.33", "1.33", "2.50", "-"]
-    assert line[7] == "1 of the nodes, chance 1"
+    assert line[:7] == ["ours", "ddpg", "3", "1.33", "1.33", "2.50", "3"]
+    assert line[7] == "the actor after episode 2"
     texts = "".join(ET.parse(own_folder / "r/learning.svg").getroot().itertext())
-    for word in ("constant", "episode", "return, and its moving mean"):
+    for word in ("ours", "episode", "return, and its moving mean"):
         assert word in texts
 
 
@@ -467,7 +465,6 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
     returns = [0.0] * 10 + [100.0] * 50
     content = {
         **WHOLE,
-        "kind": "ddpg",
         "seed": 0,
         "returns": returns,
         "details": {"kept_episode": 20},
@@ -484,6 +481,19 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
     (own_folder / "result.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="it has no 'final'"):
         returns_of(own_folder)
+
+
+def test_the_bandit_of_an_earlier_version_is_shown_from_the_record_and_its_constants_are_run() -> None:
+    record = json.loads((RESULTS / "reproduce_fedgraph.json").read_text())
+    items = {item["item"]: item for item in record["items"]}
+    for data in DATA:
+        found = items["fig6" if data == "cora" else f"fig6-{data}"]
+        best = found["rows"][1]["best"]
+        assert (TUNED[data]["batch_fraction"], TUNED[data]["probability"]) == (best["share"], best["chance"])
+        (_, line) = returns_cells(found)[1]
+        assert line[:2] == ["bandit", "bandit"]
+        assert line[6:8] == ["-", f"{best['share']} of the nodes, chance {best['chance']}"]
+        assert len(draw_returns(found)[0]) == 1
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
@@ -504,10 +514,10 @@ def test_from_where_values_settle_all_are_close_to_the_last_and_the_one_before_i
     [
         (times(settings={"layers": 3}),
          "'few' cannot be used: it is learned with layers 2, and the row has 3"),
-        (times(SEEING, options={"clients": 3}),
-         "'seeing' cannot be used: it is learned with clients 2, and the row has 3"),
-        (times(SEEING, settings={"hidden": 8}), "learned with hidden 16, and the row has 8"),
-        (times(dataclasses.replace(FEW, settings={"bandit.share": 1})), "did you mean 'bandit.shares'"),
+        (times(options={"clients": 3}),
+         "'few' cannot be used: it is learned with clients 2, and the row has 3"),
+        (times(settings={"hidden": 8}), "learned with hidden 16, and the row has 8"),
+        (times(dataclasses.replace(FEW, settings={"ddpg.rate": 1})), "there is no setting 'ddpg.rate'"),
         (times(dataclasses.replace(FEW, settings={"reward.targt": 1})), "did you mean 'reward.target'"),
         (times(dataclasses.replace(FEW, settings={"hiden": 8})), "did you mean 'hidden'"),
         (times(against="facts.modeled"), "fedgraph has no fact 'modeled'; did you mean 'modelled_seconds'"),
@@ -560,12 +570,13 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     messages: list[str] = []
     (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", log=messages.append).items
-    assert messages[-1].startswith("2 policies to learn, about ")
-    assert [row["policy"] for row in item["rows"]][:3] == ["cora-ddpg", "cora-bandit", None]
+    assert messages[-1].startswith("1 policies to learn, about ")
+    assert [row["policy"] for row in item["rows"]][:2] == ["cora-ddpg", None]
+    constant = item["rows"][1]["changed_settings"]
+    assert (constant["batch_fraction"], item["rows"][1]["label"]) == (0.05, "tuned constant")
     (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", log=messages.append).items
     assert messages[-1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
-    assert [len(row["returns"]) for row in returns["rows"]] == [2, 2]
-    assert returns["rows"][1]["best"]["chance"] == 0.5
+    assert [len(row["returns"]) for row in returns["rows"]] == [2]
     used = json.loads((own_folder / "r/fig7/FedGraph-seed0/manifest.json").read_text())["config"]["training"]
     assert used["policy"] == "ddpg"
     assert Path(used["policy_file"]).samefile("r/policies/cora-ddpg/policy.safetensors")

@@ -252,7 +252,7 @@ def test_the_changed_settings_are_exactly_those_that_differ_from_the_defaults() 
 BESIDE = {
     "rescale": {"decode": "unbiased"},
     "unsent_value": {"feature_low": -1.0},
-    "policy_file": {"policy": "bandit"},
+    "policy_file": {"policy": "ddpg"},
 }
 
 

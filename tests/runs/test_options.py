@@ -12,8 +12,8 @@ import typer.main
 import graphfed
 from graphfed.cli import app
 from graphfed.cli.options import SharedOptions
+from graphfed.methods.fedgraph.policy.learning import learn_policy
 from graphfed.runs.config import make_config, read_config
-from graphfed.studies.policy_learning import learn_policy
 from graphfed.tasks.run_options import OPTIONS, Placement, RunOptions, Runtime
 
 FIELDS = {field.name: field for field in dataclasses.fields(RunOptions) if field.name != "method"}

@@ -8,7 +8,6 @@ from pydantic.dataclasses import dataclass as config_dataclass
 from graphfed.errors import InputError, shown
 from graphfed.methods import config as groups
 from graphfed.methods.config import PlaintextOnly
-from graphfed.methods.fedgraph.sampling_policies import LEARNED
 
 __all__ = ["FedGraphConfig"]
 
@@ -35,15 +34,15 @@ class FedGraphConfig(
             "the policy observes every client's weights, which the server must read",
         ),
     )
-    policy: Literal["full", "constant", "graphsage", "fastgcn", "balanced", "ddpg", "bandit"] = Field(
+    policy: Literal["full", "constant", "graphsage", "fastgcn", "balanced", "ddpg"] = Field(
         default="full",
         description="how much is sampled: everything (full), one probability for every neighbour (constant), "
         "a number of neighbours (graphsage), a number of nodes of a layer (fastgcn), as many training nodes "
         "of each client as fit in the same time (balanced), or by a policy that `graphfed policy` has "
-        "learned (ddpg, bandit)",
+        "learned (ddpg)",
     )
     policy_file: str | None = Field(
-        default=None, description="the file of the learned policy, at the server, for policy=ddpg or bandit"
+        default=None, description="the file of the learned policy, at the server, for policy=ddpg"
     )
     probability: float = Field(
         default=0.5,
@@ -56,6 +55,13 @@ class FedGraphConfig(
         ge=1,
         description="largest number of a client's training nodes in a step, for policy=constant, graphsage "
         "and fastgcn",
+    )
+    batch_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="number of a client's training nodes in a step, as a fraction of its training nodes, for "
+        "policy=constant; none: as many as batch says",
     )
     fan_out: int = Field(
         default=25, ge=1, description="largest number of neighbours in the last layer, for policy=graphsage"
@@ -123,15 +129,15 @@ class FedGraphConfig(
 
     @model_validator(mode="after")
     def _check_policy_file(self) -> "FedGraphConfig":
-        if self.policy in LEARNED and self.policy_file is None:
+        if self.policy == "ddpg" and self.policy_file is None:
             raise InputError(
-                f"policy={self.policy} cannot be used without policy_file, the file of a learned policy; "
-                f"learn one with `graphfed policy {self.policy}`, or use policy=full"
+                "policy=ddpg cannot be used without policy_file, the file of a learned policy; learn one "
+                "with `graphfed policy`, or use policy=full"
             )
-        if self.policy not in LEARNED and self.policy_file is not None:
+        if self.policy != "ddpg" and self.policy_file is not None:
             raise InputError(
                 f"policy_file={shown(self.policy_file)} cannot be used with policy={self.policy}, which is "
-                "not learned: expected none; set policy=ddpg or bandit, or leave it out"
+                "not learned: expected none; set policy=ddpg, or leave it out"
             )
         return self
 

@@ -10,7 +10,7 @@ transformed embeddings of other clients' nodes, and the server decides how much 
     G_i, external edges            client_graphs.ClientGraph, remote neighbours
     V_i^(l), N_i^(l)(v), Q_i^(l)   client_graphs.Layer, client_graphs.SampledNeighbours
     L (the input counts)           layers + 1: layer l of the paper is number l - 1 here
-    lambda, delta, r, Omega        environment.Reward
+    lambda, delta, r, Omega        policy.environment.Reward
 
 1. The server sends the weights to all clients and each client its row of the decision (Alg. 3, l. 6).
 2. In every local step (Alg. 1) a client draws kappa_i of its training nodes and, layer by layer from the
@@ -70,7 +70,6 @@ from graphfed.methods.fedgraph.client_graphs import (
 )
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.layers import aggregate, rows_to_send, transform
-from graphfed.methods.fedgraph.sampling_policies import LEARNED
 from graphfed.methods.fedgraph.server import (
     add_seconds,
     average_rows,
@@ -261,7 +260,7 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
     weights = fed.server.run(initial_weights, task, config, str(fed.device))
     policy = fed.server.run(load_policy, config, fed.num_clients, weights)
     if (
-        config.policy in LEARNED
+        config.policy == "ddpg"
         and fed.control(saw_test, policy, values={"policy_saw_test": bool})["policy_saw_test"]
     ):
         fed.log(
@@ -334,9 +333,8 @@ def first_state(
             REPEATS if config.measures_seconds else 1,
             config.limits_requests,
         )
-    if config.policy in LEARNED:
-        values["policy"] = policy
     if config.policy == "ddpg":
+        values["policy"] = policy
         values["observed"] = fed.server.run(
             project_view, policy, fed.server.run(first_view, weights, fed.num_clients)
         )

@@ -5,10 +5,9 @@ kappa is the number of training nodes of a step, and then follows for each layer
 sampled there. That is the sampling probability of a neighbour, for graphsage the number of neighbours, and
 for fastgcn the number of draws. L is the number of layers of weights.
 
-Fixed policies are computed from the settings. Learned policies are read from a safetensors file that
-`graphfed policy` writes and that holds no code. A DDPG actor observes what the server has after each round:
-the weights W, W_1, ..., W_K, each projected onto principal components of the weights in the first episode.
-The policy of a bandit is constant.
+Fixed policies are computed from the settings. The learned policy is read from a safetensors file that
+`graphfed policy` writes and that holds no code. Its actor observes what the server has after each round: the
+weights W, W_1, ..., W_K, each projected onto principal components of the weights in the first episode.
 """
 
 import json
@@ -24,8 +23,6 @@ from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 
 __all__ = [
-    "LEARNED",
-    "MIN_PROBABILITY",
     "PolicyFile",
     "act",
     "check_fits",
@@ -36,8 +33,6 @@ __all__ = [
     "write_policy",
 ]
 
-#: The policies that are read from a file.
-LEARNED = ("ddpg", "bandit")
 #: The smallest sampling probability that an action stands for. With probability 0 no neighbour would ever be
 #: sampled, and nothing could be learned about its effect.
 MIN_PROBABILITY = 0.05
@@ -56,6 +51,7 @@ def fixed_decision(
     probability: float,
     fan_outs: tuple[int, int],
     size: int,
+    batch_fraction: float | None = None,
 ) -> Tensor:
     """Compute the decision of a fixed policy, which is the same in every round.
 
@@ -67,11 +63,14 @@ def fixed_decision(
         probability: The sampling probability of "constant".
         fan_outs: The fan-outs of "graphsage": of the last layer, and of the others.
         size: The number of draws of "fastgcn".
+        batch_fraction: Of "constant", kappa as a fraction of a client's training nodes; None for `batch`.
 
     Returns:
         The decision, [K, 1 + L] float64.
     """
     kappa = counts if policy == "full" else counts.clamp(max=batch)
+    if policy == "constant" and batch_fraction is not None:
+        kappa = fraction_of(counts, torch.full_like(counts, batch_fraction, dtype=torch.float64))
     outer, inner = fan_outs
     amounts = {
         "full": [1.0] * layers,
@@ -97,8 +96,13 @@ def make_decision(action: Tensor, counts: Tensor) -> Tensor:
         The decision, [K, 1 + L] float64.
     """
     fraction = (action.double().reshape(len(counts), -1).clamp(-1, 1) + 1) / 2
-    kappa = (fraction[:, 0] * counts).round().clamp(min=1).minimum(counts.double())
+    kappa = fraction_of(counts, fraction[:, 0])
     return torch.cat([kappa[:, None], MIN_PROBABILITY + (1 - MIN_PROBABILITY) * fraction[:, 1:]], 1)
+
+
+def fraction_of(counts: Tensor, fraction: Tensor) -> Tensor:
+    """Return kappa for fractions of the training nodes, at least one node of a client that has any, [K]."""
+    return (fraction * counts).round().clamp(min=1).minimum(counts.double())
 
 
 def project(policy: dict[str, Tensor], weights: Tensor) -> Tensor:
@@ -114,19 +118,16 @@ def project(policy: dict[str, Tensor], weights: Tensor) -> Tensor:
     return (weights.double() - policy["pca.mean"]) @ policy["pca.components"].t()
 
 
-def act(policy: dict[str, Tensor], observed: Tensor, clients: int) -> Tensor:
+def act(policy: dict[str, Tensor], observed: Tensor) -> Tensor:
     """Compute the action of a learned policy.
 
     Args:
         policy: The tensors of the policy's file, on the device of `observed`.
-        observed: The state s', [1 + K, c]. A constant policy does not use it.
-        clients: K, the number of clients.
+        observed: The state s', [1 + K, c].
 
     Returns:
-        The action, [K (1 + L)] in [-1, 1]. A constant policy has the same action for every client.
+        The action, [K (1 + L)] in [-1, 1].
     """
-    if "action" in policy:
-        return policy["action"].repeat(clients)
     # The scale is one number for all coordinates, so that inputs are neither tiny nor huge.
     h = (observed.flatten() / policy["pca.scale"]).to(policy["actor.0.weight"].dtype)
     layers = sum(name.endswith(".weight") for name in policy)
@@ -144,7 +145,7 @@ class PolicyFile:
     """The description of a policy in its file.
 
     Attributes:
-        kind: "ddpg" or "bandit".
+        kind: "ddpg".
         clients: K, the number of clients.
         layers: L, the layers of the network.
         weights: n_W, the number of weights of the model.
@@ -217,22 +218,18 @@ def read_policy(path: str | Path) -> tuple[dict[str, Tensor], PolicyFile]:
 
 def _check_tensors(path: Path, policy: PolicyFile, shapes: dict[str, tuple[int, ...]]) -> None:
     """Raise InputError unless the tensors have the names and shapes of the described policy."""
+    components = shapes.get("pca.components", ())
+    width = (policy.clients + 1) * (components[0] if components else 0)
+    is_valid = policy.kind == "ddpg" and components[1:] == (policy.weights,)
+    is_valid = is_valid and shapes.get("pca.mean") == (policy.weights,) and shapes.get("pca.scale") == ()
+    layers = (len(shapes) - 3) // 2
+    for layer in range(layers):
+        weight = shapes.get(f"actor.{layer}.weight", ())
+        is_valid = is_valid and len(weight) == 2 and weight[1] == width
+        is_valid = is_valid and shapes.get(f"actor.{layer}.bias") == weight[:1]
+        width = weight[0] if weight else 0
     size = policy.clients * (1 + policy.layers)
-    is_valid = policy.kind in LEARNED
-    if policy.kind == "bandit":
-        is_valid = shapes == {"action": (1 + policy.layers,)}
-    elif is_valid:
-        components = shapes.get("pca.components", ())
-        width = (policy.clients + 1) * (components[0] if components else 0)
-        is_valid = components[1:] == (policy.weights,) and shapes.get("pca.mean") == (policy.weights,)
-        is_valid = is_valid and shapes.get("pca.scale") == ()
-        layers = (len(shapes) - 3) // 2
-        for layer in range(layers):
-            weight = shapes.get(f"actor.{layer}.weight", ())
-            is_valid = is_valid and len(weight) == 2 and weight[1] == width
-            is_valid = is_valid and shapes.get(f"actor.{layer}.bias") == weight[:1]
-            width = weight[0] if weight else 0
-        is_valid = is_valid and width == size and layers > 0 and len(shapes) == 3 + 2 * layers
+    is_valid = is_valid and width == size and layers > 0 and len(shapes) == 3 + 2 * layers
     if not is_valid:
         raise InputError(
             f"{path} is not a policy file: its tensors {sorted(shapes)[:8]} do not make a policy of "
@@ -240,29 +237,25 @@ def _check_tensors(path: Path, policy: PolicyFile, shapes: dict[str, tuple[int, 
         )
 
 
-def check_fits(policy: PolicyFile, path: str, kind: str, clients: int, layers: int, weights: int) -> None:
-    """Check that a policy was learned for the run that uses it.
+def check_fits(policy: PolicyFile, path: str, clients: int, layers: int, weights: int) -> None:
+    """Check that a policy was learned for the run that uses it: its inputs are the weights of every client,
+    and it has outputs for each client and layer.
 
     Args:
         policy: The description of the policy.
         path: Its file, for the message.
-        kind: The run's policy, "ddpg" or "bandit".
         clients: K, the number of clients of the run.
         layers: L, the layers of the run's network.
         weights: n_W, the number of weights of the run's model.
 
     Raises:
-        InputError: The policy is of another kind or for another number of layers; or, for "ddpg", for other
-            numbers of clients or weights.
+        InputError: A number differs.
     """
-    expected = {"policy": kind, "layers": layers}
-    learned_for = {"policy": policy.kind, "layers": policy.layers}
-    if policy.kind == "ddpg":  # its inputs are the weights, and it has outputs for each client
-        expected |= {"clients": clients, "weights of the model": weights}
-        learned_for |= {"clients": policy.clients, "weights of the model": policy.weights}
-    for quantity, value in expected.items():
-        if learned_for[quantity] != value:
+    expected = {"layers": layers, "clients": clients, "weights of the model": weights}
+    learned_for = (policy.layers, policy.clients, policy.weights)
+    for (quantity, value), learned in zip(expected.items(), learned_for, strict=True):
+        if learned != value:
             raise InputError(
-                f"policy_file={path} cannot be used: it was learned for {quantity} {learned_for[quantity]}, "
+                f"policy_file={path} cannot be used: it was learned for {quantity} {learned}, "
                 f"and this run has {value}; learn one for this run with `graphfed policy`"
             )

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.sampling_policies import (
-    LEARNED,
     act,
     check_fits,
     fixed_decision,
@@ -52,7 +51,7 @@ def load_policy(config: FedGraphConfig, clients: int, weights: Weights) -> dict[
         return {}
     tensors, description = read_policy(config.policy_file)
     size = sum(w.numel() for w in weights.values() if isinstance(w, Tensor))
-    check_fits(description, config.policy_file, config.policy, clients, config.layers, size)
+    check_fits(description, config.policy_file, clients, config.layers, size)
     tensors["saw_test"] = torch.tensor(int(description.saw_test))
     return {name: tensor.to(_device(weights)) for name, tensor in tensors.items()}
 
@@ -134,7 +133,7 @@ def decide(
         FedGraph, Alg. 3, line 5.
     """
     # Alg. 3, l. 5
-    if config.policy not in LEARNED:
+    if config.policy != "ddpg":
         return fixed_decision(
             counts,
             config.policy,
@@ -143,8 +142,10 @@ def decide(
             config.probability,
             (config.fan_out, config.inner_fan_out),
             config.layer_size,
+            config.batch_fraction,
         )
-    return make_decision(act(policy, observed if observed is not None else counts, len(counts)), counts)
+    assert observed is not None
+    return make_decision(act(policy, observed), counts)
 
 
 def average_rows(rows: Tensor, decision: Tensor, before: Weights) -> Weights:

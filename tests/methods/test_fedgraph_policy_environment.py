@@ -22,31 +22,31 @@ import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph import server
-from graphfed.methods.fedgraph.environment import (
+from graphfed.methods.fedgraph.policy.environment import (
     FederationEnvironment,
     PreparedFederation,
     Reward,
+    prepare_federation,
     seconds_of_full_round,
 )
-from graphfed.methods.fedgraph.principal_components import fit_projection
+from graphfed.methods.fedgraph.policy.principal_components import fit_projection
 from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, write_policy
 from graphfed.runs.config import make_config
 from graphfed.runs.train import agree_before_setup
 from graphfed.runtime.local import stacked
-from graphfed.studies.policy_episodes import prepare_federation
 from graphfed.tasks.loading import load_inputs
 
 PAPER = Reward(target=0.8, omega=128.0, alpha=0.5, beta=2.0)
 CLIENTS, LAYERS, ROUNDS = 3, 2, 4
 
 
-def prepared(policy: str = "ddpg", **settings: Any) -> PreparedFederation:
+def prepared(**settings: Any) -> PreparedFederation:
     config = make_config(
         "fedgraph",
         clients=CLIENTS,
         rounds=ROUNDS,
         seed=7,
-        settings={"policy": policy, "policy_file": "policy.safetensors", **settings},
+        settings={"policy": "ddpg", "policy_file": "policy.safetensors", **settings},
     )
     return prepare_federation(config, load_inputs(config))
 
@@ -112,12 +112,11 @@ def test_alphas_default_costs_1_for_a_round_with_full_batches(federation: Prepar
 # ---- the environment ----
 
 
-@pytest.mark.parametrize("policy", ["ddpg", "bandit"])
-def test_gymnasiums_checks_pass(policy: str) -> None:
+def test_gymnasiums_checks_pass(federation: PreparedFederation) -> None:
     with warnings.catch_warnings():
         # Not in its register, so it cannot be made with other ways to draw it, of which it has none.
         warnings.filterwarnings("ignore", message=".*Not able to test alternative render modes")
-        check_env(environment(prepared(policy)))
+        check_env(environment(federation))
 
 
 def test_an_episode_is_the_same_again_and_another_has_other_weights(federation: PreparedFederation) -> None:
@@ -161,12 +160,14 @@ def test_the_server_sees_its_weights_and_every_clients(federation: PreparedFeder
 
 
 @pytest.mark.parametrize("on", ["val", "test"])
-def test_accuracy_is_that_of_a_run_on_the_part_that_was_asked_for(on: Any) -> None:
-    full = prepared("bandit")
-    here = FederationEnvironment(full, dataclasses.replace(PAPER, on=on), rounds=1)
+def test_accuracy_is_that_of_a_run_on_the_part_that_was_asked_for(
+    on: Any, federation: PreparedFederation
+) -> None:
+    here = FederationEnvironment(federation, dataclasses.replace(PAPER, on=on), rounds=1)
     here.reset(options={"episode": 0})
     info = here.step(np.ones(here.action_space.shape))[4]
-    result = graphfed.run("fedgraph", clients=CLIENTS, rounds=1, seed=7, policy="full", out=False)
+    settings = {"policy": "full", "optimizer_at": "clients"}
+    result = graphfed.run("fedgraph", clients=CLIENTS, rounds=1, seed=7, settings=settings, out=False)
     assert info["accuracy"] == (result.val if on == "val" else result.test)["accuracy"]
 
 
@@ -188,7 +189,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     write_policy(path, policy, PolicyFile("ddpg", CLIENTS, LAYERS, federation.clients.size, {}))
     here = environment(federation, projection=projection)
     here.reset(options={"episode": 0})
-    infos = [here.step(act(policy, here.server_view, CLIENTS).numpy())[4] for _ in range(ROUNDS)]
+    infos = [here.step(act(policy, here.server_view).numpy())[4] for _ in range(ROUNDS)]
     decisions = torch.stack([torch.from_numpy(info["decision"]) for info in infos])
     assert len(decisions.flatten().unique()) > ROUNDS, "a policy that says one thing shows nothing"
 
@@ -235,7 +236,7 @@ def test_what_the_actor_is_given_is_what_a_run_gives_it(federation: PreparedFede
     for action in random_actions(here):
         seen = here.step(action)[0]
         assert seen.shape == here.observation_space.shape == (size,)
-        assert torch.equal(act(policy, here.server_view, CLIENTS), torch.from_numpy(seen).tanh())
+        assert torch.equal(act(policy, here.server_view), torch.from_numpy(seen).tanh())
 
 
 def test_an_action_that_is_no_number_and_training_that_diverges_are_errors() -> None:

@@ -18,9 +18,10 @@ accuracy of central training, 1 over the seconds of a round with full batches, a
 is 1 for full batches; the paper says that it is near 1.
 """
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -31,27 +32,20 @@ from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import SERVER, Federation, Ledger, Located
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig
-from graphfed.methods.fedgraph.learning_config import Clock, Part
 from graphfed.methods.fedgraph.method import Clients
+from graphfed.methods.fedgraph.policy.settings import Clock, Part
 from graphfed.methods.fedgraph.sampling_policies import act, make_decision
 from graphfed.methods.fedgraph.server import no_policy
 from graphfed.random import fold
-
-__all__ = [
-    "Episode",
-    "FederationEnvironment",
-    "PreparedFederation",
-    "Reward",
-    "make_observation",
-    "prepare_clients",
-    "run_episode",
-    "run_policy",
-    "seconds_of_full_round",
-]
+from graphfed.runs.train import agree_before_setup
+from graphfed.tasks.inputs import Inputs, local_federation
+from graphfed.tasks.registry import get_task
+from graphfed.tasks.run_config import RunConfig
 
 # ---- the reward --------------------------------------------------------------------------------------------
 
@@ -77,14 +71,7 @@ class Reward:
     clock: Clock = "modelled"
 
     def compute(self, accuracy: float, seconds: float) -> float:
-        """Compute the reward of a round.
-
-        Args:
-            accuracy: lambda, a fraction in [0, 1].
-            seconds: delta.
-
-        Returns:
-            The reward.
+        """Compute the reward of a round with the accuracy lambda, in [0, 1], and the seconds delta.
 
         Reference:
             FedGraph, Eq. (9).
@@ -101,10 +88,6 @@ class PreparedFederation:
     """A federation in one process, after the clients' set-up, that can train any number of times.
 
     Attributes:
-        fed: The federation.
-        task: The task.
-        config: The settings of the method.
-        clients: What the clients have prepared.
         counts: The number of training nodes of each client, [K].
         score: Called with the outputs of `method.predict`, the settings and the part of the split ("val" or
             "test"). Returns the accuracy on that part of all clients' nodes, summed at the server as in a
@@ -119,33 +102,14 @@ class PreparedFederation:
     score: Callable[[Located, FedGraphConfig, Part], float | None]
 
     def first_state(self, config: FedGraphConfig, policy: Mapping[str, Tensor]) -> State:
-        """Return the state before the first round, with new weights of the seed in `config`.
-
-        The federation gets an empty ledger, so that an episode has no entries of the one before.
-
-        Args:
-            config: The settings of the method, with the seed of the episode.
-            policy: The tensors of a learned policy or of its projection; empty for none.
-
-        Returns:
-            The state.
-        """
+        """Return the state before the first round, with new weights of the seed in `config`."""
         fed = self.fed
-        fed.ledger = Ledger(fed.num_clients)
         weights = fed.server.run(initial_weights, self.task, config, str(fed.device))
         policy_at_server = fed.locate(SERVER, "policy", [dict(policy)])
         return fedgraph.first_state(fed, self.clients, config, weights, policy_at_server)
 
     def accuracy(self, state: State, config: FedGraphConfig, part: Part) -> float:
-        """Compute the accuracy of a state.
-
-        Args:
-            state: The state.
-            config: The settings of the method.
-            part: The part of the split, "val" or "test", of all clients' nodes.
-
-        Returns:
-            The accuracy, a fraction.
+        """Return the accuracy of a state on a part of all clients' nodes, a fraction.
 
         Raises:
             GraphfedError: A prediction is not finite.
@@ -166,31 +130,37 @@ class PreparedFederation:
         return accuracy
 
 
-def prepare_clients(
-    fed: Federation,
-    data: Located,
-    task: Task,
-    config: FedGraphConfig,
-    score: Callable[[Located, FedGraphConfig, Part], float | None],
-) -> PreparedFederation:
-    """Run the clients' set-up, in which they agree on the rows that they can request from each other.
+def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
+    """Set up the federation of a run of fedgraph, with all clients stacked in this process.
 
-    Args:
-        fed: All clients, and the server, in this process.
-        data: The clients' data, after the agreements that a run makes before set-up.
-        task: The task.
-        config: The settings of the method.
-        score: As in `PreparedFederation`.
-
-    Returns:
-        The federation, ready for episodes.
+    Raises:
+        InputError: As a run with this config.
     """
+    training = config.training
+    assert isinstance(training, FedGraphConfig)
+    fed = local_federation(config, inputs)
+    check_sums(fed, training.aggregation, fed.num_clients)
+    task = inputs.task(config.task)
+    parts = inputs.parts(config, fed.workers)
+    data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
+    data, _ = agree_before_setup(fed, data, config.method, task, training)
+    assert isinstance(data, Located)
+    evaluation = get_task(task.name).evaluation
+    with fed.phase("eval"):
+        prepared = evaluation.prepare(fed, data, task, training)
+
+    def score(outputs: Located, settings: FedGraphConfig, part: Part) -> float | None:
+        _, scored = evaluation.score(fed, data, outputs, part, part, prepared, settings)
+        (found,) = fed.local_parts(scored)
+        accuracy: float | None = None if found.lost else found.metrics["accuracy"]
+        return accuracy
+
     with fed.phase("setup", round_number=0):
-        weights = fed.server.run(initial_weights, task, config, str(fed.device))
+        weights = fed.server.run(initial_weights, task, training, str(fed.device))
         policy = fed.server.run(no_policy)
-        state = fedgraph.begin(fed, data, task, config, weights, policy)
+        state = fedgraph.begin(fed, data, task, training, weights, policy)
     (counts,) = fed.local_parts(state.prepared.counts)
-    return PreparedFederation(fed, task, config, state.prepared, counts, score)
+    return PreparedFederation(fed, task, training, state.prepared, counts, score)
 
 
 # ---- the environment ---------------------------------------------------------------------------------------
@@ -204,26 +174,21 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
 
     Observation: with a projection (`pca.mean`, `pca.components`, `pca.scale`) the coordinates of W, W_1, ...,
     W_K, c each, divided by the scale, [(1 + K) c] float32, as the actor of a run has them; without one the
-    weights themselves, [(1 + K) n_W]; with policy=bandit, which observes nothing, one zero.
+    weights themselves, [(1 + K) n_W].
 
     Action: [K (1 + L)] in [-1, 1] (`sampling_policies.make_decision`).
 
-    Info: accuracy, decision [K, 1 + L] and modelled_seconds of the round.
+    Info: reward, accuracy, decision [K, 1 + L] and modelled_seconds of the round.
 
     An episode has the weights, samples and dropout of its own seed, which follows from the environment's seed
     and the number of the episode. Episode 0 has the environment's seed itself, so it is what a run with that
     seed does.
 
     Attributes:
-        federation: The federation.
-        reward: The reward.
-        rounds: The rounds of an episode.
         projection: The tensors of the projection; empty for none.
-        seed: The environment's seed.
         episode: The number of the episode.
         round: The number of rounds of the episode that are done.
-        spent: Seconds that this process has spent in the episode's rounds ("rounds") and in their evaluation
-            ("evaluation").
+        spent: Seconds that this process has spent in "rounds" and in their "evaluation", of all episodes.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -235,27 +200,18 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         *,
         rounds: int,
         projection: Mapping[str, Tensor] | None = None,
+        episodes_done: int = 0,
     ) -> None:
-        """Initialise the environment. `reset` begins the first episode.
-
-        Args:
-            federation: The federation.
-            reward: The reward.
-            rounds: The rounds of an episode.
-            projection: The projection of the weights (`fit_projection`); None for none.
-        """
+        """Initialise the environment. `reset` begins the episode after those that are done."""
         self.federation, self.reward, self.rounds = federation, reward, rounds
-        self.seed, self.episode, self.round = federation.config.seed, 0, 0
-        self.spent: dict[str, float] = {}
+        self.seed, self.episode, self.round = federation.config.seed, episodes_done, 0
+        self.spent = {"rounds": 0.0, "evaluation": 0.0}
         device = federation.fed.device
         self.projection = {name: t.to(device) for name, t in (projection or {}).items()}
         config, clients = federation.config, federation.fed.num_clients
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (clients * (1 + config.layers),), np.float32)
-        width = 1
-        if config.policy == "ddpg":
-            each = self.projection["pca.components"].shape[0] if projection else federation.clients.size
-            width = (1 + clients) * each
-        self.observation_space = gymnasium.spaces.Box(-LARGEST, LARGEST, (width,), np.float32)
+        each = self.projection["pca.components"].shape[0] if projection else federation.clients.size
+        self.observation_space = gymnasium.spaces.Box(-LARGEST, LARGEST, ((1 + clients) * each,), np.float32)
         self._config = config
         self._state: State | None = None
 
@@ -276,7 +232,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         if seed is not None:
             self.seed, self.episode = seed, 0
         self.episode = (options or {}).get("episode", self.episode + 1)
-        self.round, self.spent = 0, {"rounds": 0.0, "evaluation": 0.0}
+        self.round = 0
         episode_seed = fold(self.seed, "policy", "episode", self.episode) >> 1 if self.episode else self.seed
         self._config = replace(self.federation.config, seed=episode_seed)
         self._state = self.federation.first_state(self._config, self.projection)
@@ -284,9 +240,6 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Run a round with the decision of an action, and evaluate it.
-
-        Args:
-            action: The action, [K (1 + L)] in [-1, 1].
 
         Returns:
             The observation after the round, the reward, False (an episode never ends before its time limit),
@@ -305,6 +258,8 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
                 "smaller reward.alpha"
             )
         fed, before = self.federation.fed, self._modelled_seconds()
+        if self.round == 0:  # the ledger has no entries of the episode before
+            fed.ledger = Ledger(fed.num_clients)
         action_at_server = fed.locate(SERVER, "action", [torch.as_tensor(action).to(fed.device)])
         decision = fed.server.run(make_decision, action_at_server, self.federation.clients.counts)
         self.round += 1
@@ -313,18 +268,19 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
             self._state = fedgraph.round_with(fed, self._state, self._config, self.round, decision)
         trained = time.perf_counter()
         accuracy = self.federation.accuracy(self._state, self._config, self.reward.on)
-        done = time.perf_counter()
-        modelled = self._modelled_seconds() - before
         self.spent["rounds"] += trained - start
-        self.spent["evaluation"] += done - trained
-        seconds = modelled if self.reward.clock == "modelled" else trained - start
+        self.spent["evaluation"] += time.perf_counter() - trained
+        modelled = self._modelled_seconds() - before
+        reward = self.reward.compute(
+            accuracy, modelled if self.reward.clock == "modelled" else trained - start
+        )
         info = {
+            "reward": reward,
             "accuracy": accuracy,
             "decision": decision.parts[0].cpu().numpy(),
             "modelled_seconds": modelled,
         }
-        is_over = self.round == self.rounds
-        return self._observation(), self.reward.compute(accuracy, seconds), False, is_over, info
+        return self._observation(), reward, False, self.round == self.rounds, info
 
     @property
     def server_view(self) -> Tensor:
@@ -337,8 +293,6 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         return view
 
     def _observation(self) -> np.ndarray:
-        if self.federation.config.policy != "ddpg":
-            return np.zeros(1, dtype=np.float32)
         observed = make_observation(self.projection, self.server_view)
         if not np.isfinite(observed).all():
             raise GraphfedError(
@@ -371,12 +325,7 @@ def make_observation(projection: Mapping[str, Tensor], view: Tensor) -> np.ndarr
 def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float:
     """Return the duration delta of a round with all training nodes and all neighbours.
 
-    Args:
-        federation: The federation.
-        clock: "modelled", or "wall" to measure it.
-
-    Returns:
-        Seconds. The measured round is the second one, because the first one also allocates memory.
+    The measured round is the second one, because the first one also allocates memory.
     """
     without_cost = Reward(target=1.0, omega=128.0, alpha=0.0, beta=0.0)
     environment = FederationEnvironment(federation, without_cost, rounds=2)
@@ -390,66 +339,46 @@ def seconds_of_full_round(federation: PreparedFederation, clock: Clock) -> float
 
 # ---- episodes ----------------------------------------------------------------------------------------------
 
-#: Called after a round with the observation before it, the action, the reward, the observation after it, and
-#: whether the episode is over.
-OnRound = Callable[[np.ndarray, np.ndarray, float, np.ndarray, bool], None]
-
 
 @dataclass
 class Episode:
-    """The rounds of an episode, in order.
+    """What was observed in an episode.
 
     Attributes:
-        rewards: The rewards.
-        accuracies: The accuracies, on the part that the reward uses.
-        modelled: The modelled seconds.
-        decisions: The decisions, [K, 1 + L] each.
-        spent: Seconds of this process in "rounds", "evaluation" and "learning".
+        rounds: The info of every round, in order.
+        spent: Seconds of this process in "rounds", "evaluation" and "learning", which is all the rest.
     """
 
-    rewards: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
-    modelled: list[float] = field(default_factory=list)
-    decisions: list[np.ndarray] = field(default_factory=list)
+    rounds: list[dict[str, Any]] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
+
+    def of_rounds(self, key: str) -> list[float]:
+        """Return a figure of every round."""
+        return [info[key] for info in self.rounds]
 
     def discounted_return(self, gamma: float) -> float:
         """Compute the discounted return sum_t gamma^(t - 1) r[t].
-
-        Args:
-            gamma: The discount.
-
-        Returns:
-            The return.
 
         Reference:
             FedGraph, Eq. (10).
         """
         # Eq. (10), from the last round on
         total = 0.0
-        for reward in reversed(self.rewards):
+        for reward in reversed(self.of_rounds("reward")):
             total = reward + gamma * total
         return total
 
     def to_json(self, gamma: float, counts: Tensor) -> dict[str, Any]:
-        """Return the figures of a line of episodes.jsonl.
-
-        Args:
-            gamma: The discount of the return.
-            counts: The number of training nodes of each client, [K].
-
-        Returns:
-            The figures by name.
-        """
-        rounds = len(self.rewards)
-        decisions = np.stack(self.decisions)
+        """Return the figures of a line of episodes.jsonl; counts: training nodes of each client, [K]."""
+        rewards, accuracies = self.of_rounds("reward"), self.of_rounds("accuracy")
+        decisions = np.stack([info["decision"] for info in self.rounds])
         fraction = decisions[:, :, 0] / counts.clamp(min=1).cpu().numpy()
         return {
             "return": self.discounted_return(gamma),
-            "sum": sum(self.rewards),
-            "mean_reward": sum(self.rewards) / rounds,
-            "accuracy": {"final": self.accuracies[-1], "best": max(self.accuracies)},
-            "modelled_seconds": sum(self.modelled),
+            "sum": sum(rewards),
+            "mean_reward": sum(rewards) / len(rewards),
+            "accuracy": {"final": accuracies[-1], "best": max(accuracies)},
+            "modelled_seconds": sum(self.of_rounds("modelled_seconds")),
             "wall_seconds": sum(self.spent.values()),
             "kappa_share": float(fraction.mean()),
             "chance": decisions[:, :, 1:].mean((0, 1)).tolist(),
@@ -457,45 +386,43 @@ class Episode:
         }
 
 
+@contextlib.contextmanager
+def new_episode(environment: FederationEnvironment) -> Iterator[Episode]:
+    """Yield an episode to fill. When the block ends, the episode has the seconds that were spent in it."""
+    episode, before, start = Episode(), dict(environment.spent), time.perf_counter()
+    yield episode
+    spent = {key: seconds - before[key] for key, seconds in environment.spent.items()}
+    episode.spent = {**spent, "learning": time.perf_counter() - start - sum(spent.values())}
+
+
 def run_episode(
     environment: FederationEnvironment,
     number: int,
     choose: Callable[[np.ndarray], np.ndarray],
-    on_round: OnRound = lambda *_: None,
-    after_round: Callable[[], None] = lambda: None,
+    after_round: Callable[[], None],
 ) -> Episode:
-    """Run an episode.
+    """Run an episode in which nothing is learned.
 
     Args:
         environment: The environment.
         number: The number of the episode.
         choose: Called with the observation before a round; returns the action.
-        on_round: Called after every round, to learn from it.
-        after_round: Called after `on_round`; it may raise to end the episode.
+        after_round: Called after every round; it may raise to end the episode.
 
     Returns:
-        The rounds of the episode.
+        The episode.
 
     Raises:
         GraphfedError: Training or the policy diverged.
         InputError: No client has a node of the part that the reward uses.
     """
-    episode = Episode()
-    observation, _ = environment.reset(options={"episode": number})
-    is_over, learning = False, 0.0
-    while not is_over:
-        action = choose(observation)
-        next_observation, reward, _, is_over, info = environment.step(action)
-        start = time.perf_counter()
-        on_round(observation, action, reward, next_observation, is_over)
-        learning += time.perf_counter() - start
-        episode.rewards.append(reward)
-        episode.accuracies.append(info["accuracy"])
-        episode.modelled.append(info["modelled_seconds"])
-        episode.decisions.append(info["decision"])
-        observation = next_observation
-        after_round()
-    episode.spent = {**environment.spent, "learning": learning}
+    with new_episode(environment) as episode:
+        observation, _ = environment.reset(options={"episode": number})
+        is_over = False
+        while not is_over:
+            observation, _, _, is_over, info = environment.step(choose(observation))
+            episode.rounds.append(info)
+            after_round()
     return episode
 
 
@@ -507,21 +434,12 @@ def run_policy(
     Args:
         environment: An environment with the policy's projection.
         policy: The tensors of the policy.
-        after_round: Called after every round; it may raise to end the episode.
-
-    Returns:
-        The rounds of the episode.
-
-    Raises:
-        GraphfedError: Training diverged.
-        InputError: No client has a node of the part that the reward uses.
+        after_round: As in `run_episode`.
     """
-    federation = environment.federation
-    tensors = {name: tensor.to(federation.fed.device) for name, tensor in policy.items()}
+    tensors = {name: tensor.to(environment.federation.fed.device) for name, tensor in policy.items()}
 
     def choose(_: np.ndarray) -> np.ndarray:
-        observed = environment.server_view if federation.config.policy == "ddpg" else federation.counts
-        action: np.ndarray = act(tensors, observed, federation.fed.num_clients).cpu().numpy()
+        action: np.ndarray = act(tensors, environment.server_view).cpu().numpy()
         return action
 
-    return run_episode(environment, 0, choose, after_round=after_round)
+    return run_episode(environment, 0, choose, after_round)
