@@ -13,40 +13,23 @@ Differs from the paper: full-batch steps stand for epochs of mini-batches. With 
 from dataclasses import replace
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from graphfed.methods import config as groups
-from graphfed.methods.averaging.methods import FEDAVG, WEIGHTS_SENT
-from graphfed.methods.averaging.rules import fedavg
-from graphfed.methods.averaging.rules.base import Rule
+import graphfed.method as gm
 
 __all__ = ["METHOD", "FedAvgMConfig"]
 
 Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class FedAvgMConfig(
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+@gm.settings
+class FedAvgMConfig(gm.AveragingSettings):
     """The settings of FedAvgM."""
 
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of the server")
+    momentum: float = gm.Field(default=0.9, ge=0, lt=1, description="momentum of the server")
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> gm.Rule:
         """The rule."""
         return RULE
 
@@ -62,14 +45,14 @@ def step(
     return {name: w - v[name] for name, w in weights.items()}, {"velocity": v}
 
 
-RULE = Rule("fedavgm", fedavg.local, step, no_velocity)
+RULE = gm.Rule("fedavgm", gm.RULES["fedavg"].local, step, no_velocity)
 
 METHOD = replace(
-    FEDAVG,
+    gm.FEDAVG,
     name="fedavgm",
     summary="FedAvg with momentum at the server",
     paper="Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual "
     "classification. 2019, arXiv:1909.06335",
     config=FedAvgMConfig,
-    sends=WEIGHTS_SENT,
+    sends=gm.WEIGHTS_SENT,
 )
