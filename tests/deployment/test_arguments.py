@@ -79,6 +79,8 @@ def test_a_run_whose_weights_or_hidden_values_are_above_the_limit_is_refused() -
         check_memory(place, method, config, Task(10, 2), 5_100_000)
     with pytest.raises(InputError, match=r"at least 192 GB of memory there, and 1\.0 GB are allowed"):
         check_memory(place, method, method.config(hidden=10**9), Task(10, 2), 0)
+    with pytest.raises(InputError, match=r"at least 16\.0 GB of memory"):
+        check_memory(place, method, method.config(hidden=1, layers=10**9), Task(10, 2), 1)
 
 
 def test_a_process_allocates_no_more_than_its_limit_and_is_free_of_it_afterwards() -> None:

@@ -115,15 +115,23 @@ def weight_bytes(config: object, features: int, outputs: int) -> int:
     """
     numbers = 0
     if isinstance(config, GraphSettings):
-        heads, last = 1, 1
-        if isinstance(config, AttentionSettings) and getattr(config, "architecture", "") == "gat":
-            heads, last = config.heads, config.output_heads
+        heads, last = _heads(config)
         width = config.hidden * heads
         inner = features * width + (config.layers - 2) * width**2 + width * outputs * last
         numbers = inner if config.layers > 1 else features * outputs * last
     elif isinstance(config, RecurrentSettings):
         numbers = recurrent_numbers(config)
     return numbers * NUMBER * (2 + num_moments(config))
+
+
+def _heads(config: GraphSettings) -> tuple[int, int]:
+    """Return the attention heads of the inner layers and of the last one.
+
+    `attention_heads` has a number for every layer, and a hostile coordinator may ask for 10^9 layers.
+    """
+    if isinstance(config, AttentionSettings) and getattr(config, "architecture", "") == "gat":
+        return config.heads, config.output_heads
+    return 1, 1
 
 
 def hidden_bytes(config: object, rows: int) -> int:
@@ -137,5 +145,5 @@ def hidden_bytes(config: object, rows: int) -> int:
         Bytes; 0 for a method without a network.
     """
     if isinstance(config, GraphSettings):
-        return rows * config.hidden * config.attention_heads[0] * NUMBER
+        return rows * config.hidden * _heads(config)[0] * NUMBER
     return rows * config.hidden * NUMBER if isinstance(config, RecurrentSettings) else 0
