@@ -1,4 +1,4 @@
-"""The user's cache folder: converted copies of public data, downloaded files and the list of methods."""
+"""The user's cache folder: downloaded files and the list of methods."""
 
 import os
 from pathlib import Path
