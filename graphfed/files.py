@@ -17,24 +17,6 @@ from graphfed.errors import GraphfedError, InputError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "JsonObject",
-    "check_regular",
-    "contained",
-    "copy_files",
-    "parse_json",
-    "plain",
-    "plain_object",
-    "read_metadata",
-    "read_regular",
-    "read_start",
-    "read_tensors",
-    "write_bytes",
-    "write_json",
-    "write_tensors",
-    "writing",
-]
-
 #: A JSON object. Its form is in the schema of the file that it is in (`runs.folder_schema`), if it has one.
 JsonObject: TypeAlias = dict[str, Any]
 

@@ -3,8 +3,6 @@
 import importlib
 from typing import Any
 
-__all__ = ["load_object"]
-
 
 def load_object(name: str) -> Any:
     """Import the module of a name like ``graphfed.runs.processes:run_worker`` and return its object.

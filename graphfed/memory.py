@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["allowed_memory", "is_out_of_memory", "limited_memory", "memory_bytes", "peak_memory"]
-
 
 def peak_memory() -> int:
     """Return the largest resident memory that this process, or one of its ended children, has had.

@@ -7,8 +7,6 @@ from typing import Any
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
 
-__all__ = ["dump_yaml", "read_yaml"]
-
 #: Of a file, in bytes and levels: far more than one needs, and little enough to be read at once.
 MAX_BYTES = 100_000
 MAX_LEVELS = 12

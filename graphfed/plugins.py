@@ -27,16 +27,6 @@ from graphfed.errors import InputError, shown
 from graphfed.loading import load_object
 from graphfed.terminal import say
 
-__all__ = [
-    "Plugin",
-    "Registry",
-    "check_plugins",
-    "code_digest",
-    "installed_names",
-    "load_plugin",
-    "load_plugins",
-]
-
 T = TypeVar("T")
 
 #: What the name of a plug-in's method, data set, partition or audit looks like.

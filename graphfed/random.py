@@ -20,21 +20,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = [
-    "bernoulli_entries",
-    "bernoulli_rows",
-    "entry_words",
-    "fold",
-    "glorot",
-    "lane_probability",
-    "normal",
-    "permutation",
-    "uniform",
-    "uniform_entries",
-    "uniform_weights",
-    "words32",
-]
-
 #: How many words are hashed at a time on the CPU.
 PART = 1 << 15
 

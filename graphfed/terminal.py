@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["make_table", "markup", "open_standard_streams", "print_line", "printable", "say"]
-
 
 def open_standard_streams() -> None:
     """Open the null device in place of every closed standard stream (a shell closes them with ``>&- 2>&-``).

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-__all__ = ["MISSED", "expected_value", "explain_content", "keys_of", "kind_of"]
-
 #: The types of pydantic's errors for a value of the wrong kind or out of range. The message for these says
 #: what was expected. An error of another type comes from the model itself and has its own message.
 MISSED = {

@@ -21,8 +21,6 @@ from graphfed.tasks.run_config import RunConfig
 if TYPE_CHECKING:
     from graphfed.runs.train import Event
 
-__all__ = ["AuditedRun", "Check", "Finding", "Scored"]
-
 
 @dataclass(frozen=True)
 class Scored:

@@ -5,8 +5,6 @@
 from graphfed.audit.base import Check
 from graphfed.plugins import Registry
 
-__all__ = ["CHECKS"]
-
 #: The checks of graphfed in the order of the table on the screen, and where each is declared.
 _BUILT_IN = {
     "plaintext_transfers": "plaintext_transfers:CHECK",

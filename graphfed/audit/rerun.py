@@ -24,8 +24,6 @@ from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Exchange", "Rerun", "rerun"]
-
 
 @dataclass(frozen=True, eq=False)
 class Exchange:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from graphfed.tasks.inputs import Inputs
     from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["MOST_BYTES", "Keep", "ObservedTransfer", "Transcript", "dense_rows", "record_rounds"]
-
 #: No further round is recorded once the recorded values have this many bytes.
 MOST_BYTES = 1 << 30
 

@@ -10,8 +10,6 @@ from graphfed.cli.output import print_json, show
 from graphfed.cli.values import run_folders
 from graphfed.terminal import print_line
 
-__all__ = ["audit"]
-
 
 def audit(
     folder: Annotated[

@@ -24,8 +24,6 @@ from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
 from graphfed.runtime.interrupts import stopping
 from graphfed.terminal import open_standard_streams, print_line
 
-__all__ = ["app", "main"]
-
 # Large libraries such as torch are imported inside the commands that use them, so that help answers at once.
 
 app = typer.Typer(

@@ -17,8 +17,6 @@ from graphfed.terminal import make_table, print_line
 if TYPE_CHECKING:
     from graphfed.runs.inspect import Inspection
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="""Inspect data, and partition graphs among clients, before training.
 

@@ -24,8 +24,6 @@ from graphfed.errors import DONE, FAILED, how_to_install
 from graphfed.memory import memory_bytes
 from graphfed.terminal import make_table, markup, print_line
 
-__all__ = ["EXTRAS", "Finding", "checkup", "doctor"]
-
 Level = Literal["ok", "warning", "problem"]
 
 #: Modules that every run loads. If one is missing, no run is possible.

@@ -10,8 +10,6 @@ from graphfed.cli.output import show
 from graphfed.cli.values import method_names
 from graphfed.terminal import make_table, print_line
 
-__all__ = ["methods"]
-
 
 def methods(
     name: Annotated[

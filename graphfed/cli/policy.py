@@ -9,8 +9,6 @@ from graphfed.cli.options import OUTPUT_PANEL, TRAINING_PANEL, SharedOptions, wh
 from graphfed.cli.output import command_line, interruption_logged, print_outcome
 from graphfed.cli.values import setting_keys
 
-__all__ = ["policy"]
-
 
 def policy_setting_keys(incomplete: str) -> list[str]:
     """Complete a key of ``--set``, followed by "=": of a run, of the reward or of DDPG."""

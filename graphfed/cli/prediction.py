@@ -11,8 +11,6 @@ from graphfed.cli.values import DATA_SETS, choices, run_folders
 from graphfed.errors import InputError
 from graphfed.terminal import print_line
 
-__all__ = ["predict"]
-
 
 def predict(
     folder: Annotated[

@@ -9,8 +9,6 @@ from graphfed.cli.options import Plugins
 from graphfed.cli.values import run_folders
 from graphfed.terminal import print_line
 
-__all__ = ["report"]
-
 
 def report(
     folders: Annotated[

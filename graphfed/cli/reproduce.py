@@ -11,8 +11,6 @@ from graphfed.cli.values import DATA_SETS, choices
 from graphfed.reproductions import PAPERS
 from graphfed.terminal import make_table
 
-__all__ = ["reproduce"]
-
 
 def reproduce(
     paper: Annotated[

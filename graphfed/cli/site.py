@@ -16,8 +16,6 @@ from graphfed.cli.output import fill, show
 from graphfed.errors import GraphfedError, InputError, did_you_mean
 from graphfed.terminal import make_table, print_line
 
-__all__ = ["app"]
-
 app = typer.Typer(
     help="""Set up a deployment, in which every site is a process on its own machine, and start its processes.
 

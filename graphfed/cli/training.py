@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from graphfed.runs.run import Result
     from graphfed.studies.comparison import Comparison
 
-__all__ = ["compare", "resume", "run"]
-
 
 @with_options(
     "data", "config", "clients", "partition", "rounds", "seed", "split", "task", "runtime", "workers",

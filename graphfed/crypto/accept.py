@@ -46,8 +46,6 @@ from graphfed.crypto.ring import nonnegative
 from graphfed.crypto.session import TAG_BYTES, Party
 from graphfed.errors import InputError
 
-__all__ = ["DRAWS", "MAX_BITS", "accept", "bytes_of_accept", "thresholds"]
-
 #: M, the number of possible values of the random number U.
 DRAWS = 2**29
 #: Most bits of a number. The first party prepares one word for each number of so many bits, 16 kB.

@@ -82,17 +82,6 @@ except ImportError:
         f"install it: {how_to_install('deploy')}"
     ) from None
 
-__all__ = [
-    "OVERHEAD",
-    "Channel",
-    "ChannelError",
-    "Handshake",
-    "Identity",
-    "Signer",
-    "check_signature",
-    "read_certificate",
-]
-
 _PROTOCOL = b"graphfed channel 1"
 _NUMBER_BYTES, _TAG_BYTES, _BLOCK_BYTES = 8, 16, 16
 #: Number of bytes by which a sealed message is longer than its contents.

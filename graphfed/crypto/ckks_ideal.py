@@ -18,8 +18,6 @@ from graphfed.crypto.ckks import (
 )
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = ["IdealEvaluator", "IdealKeyOwner", "read_plaintext"]
-
 
 class IdealKeyOwner:
     """`KeyOwner` without encryption: the messages have the same number of bytes and contain the numbers.

@@ -10,17 +10,6 @@ import numpy as np
 from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import InputError, did_you_mean
 
-__all__ = [
-    "PARAMETERS",
-    "Grid",
-    "Layout",
-    "Parameters",
-    "cell_body",
-    "check_size",
-    "padded_cells",
-    "parameters",
-]
-
 #: Bytes of the length in front of a padded body.
 _LENGTH_BYTES = 4
 

@@ -38,18 +38,6 @@ from graphfed.crypto.ot import WORDS, Asked, TwoParty, ask, bytes_of_ask, bytes_
 from graphfed.crypto.session import TAG_BYTES, Party, Simulated
 from graphfed.errors import InputError
 
-__all__ = [
-    "MAX_BITS",
-    "bytes_of_comparison",
-    "bytes_of_opening",
-    "bytes_of_opening_less",
-    "compare",
-    "compare_shared",
-    "is_less",
-    "open_less",
-    "open_outcomes",
-]
-
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.unsignedinteger]
 

@@ -2,8 +2,6 @@
 
 from graphfed.errors import GraphfedError
 
-__all__ = ["ProtocolError"]
-
 
 class ProtocolError(GraphfedError):
     """A message that the protocol does not expect at this point.

@@ -25,8 +25,6 @@ import numpy as np
 
 from graphfed.errors import InputError
 
-__all__ = ["KEY", "clients_key", "keyed_names", "simulated_key"]
-
 #: The environment variable with the key of the clients, and the name that it had before.
 KEY = "GRAPHFED_CLIENTS_KEY"
 OLD_KEY = "GRAPHFED_HOLDERS_KEY"

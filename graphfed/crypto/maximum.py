@@ -48,18 +48,6 @@ from graphfed.crypto.ring import nonnegative, select
 from graphfed.crypto.session import TAG_BYTES, Declared, Party, Simulated
 from graphfed.errors import InputError
 
-__all__ = [
-    "FRACTION_BITS",
-    "GRADIENT_BITS",
-    "Plan",
-    "decode",
-    "encode",
-    "make_plan",
-    "maxima",
-    "open_session",
-    "send_gradients",
-]
-
 Shares = NDArray[np.uint32]
 Bits = list[NDArray[np.uint8]]
 

@@ -54,28 +54,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.ciphers import CipherContext
 
-__all__ = [
-    "BASE_BYTES",
-    "COLUMNS",
-    "WORDS",
-    "Asked",
-    "OTReceiver",
-    "OTSender",
-    "TwoParty",
-    "Words",
-    "ask",
-    "bytes_of_ask",
-    "bytes_of_choose_word",
-    "bytes_of_offer",
-    "bytes_of_offer_words",
-    "bytes_of_set_up",
-    "choose_word",
-    "offer",
-    "offer_words",
-    "padded",
-    "take",
-]
-
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 

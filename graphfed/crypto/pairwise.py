@@ -42,21 +42,6 @@ except ImportError:
         f"{how_to_install('secure')}"
     ) from None
 
-__all__ = [
-    "TAG_BYTES",
-    "KeyPair",
-    "add_masks",
-    "agree_secret",
-    "decode_point",
-    "encode_point",
-    "new_key",
-    "open_sealed",
-    "open_stream",
-    "permute_blocks",
-    "sample_point",
-    "seal",
-]
-
 TAG_BYTES = 16
 #: Number of words that are masked at a time. A block and its key stream fit in the processor's cache.
 _BLOCK = 1 << 16

@@ -27,15 +27,6 @@ from graphfed.crypto.compare import LESS, bytes_of_comparison, compare_shared
 from graphfed.crypto.ot import COLUMNS, TwoParty, Words, padded
 from graphfed.crypto.session import TAG_BYTES, Party, Simulated
 
-__all__ = [
-    "bytes_of_nonnegative",
-    "bytes_of_select",
-    "bytes_of_subtract",
-    "nonnegative",
-    "select",
-    "subtract",
-]
-
 Bytes = NDArray[np.uint8]
 Ring = NDArray[np.unsignedinteger]
 

@@ -29,20 +29,6 @@ from numpy.typing import NDArray
 
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = [
-    "NONCE_BYTES",
-    "TAG_BYTES",
-    "Declared",
-    "Ended",
-    "Party",
-    "Session",
-    "Simulated",
-    "bundled",
-    "run_all",
-    "run_both",
-    "run_one",
-]
-
 Result = TypeVar("Result")
 Other = TypeVar("Other")
 Item = TypeVar("Item", bound=np.generic)

@@ -26,8 +26,6 @@ from functools import lru_cache
 
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = ["ELEMENT_BYTES", "MAX_PARTIES", "combine", "split"]
-
 ELEMENT_BYTES = 16
 #: Indices of shares have 16 bits. Index 0 is not a share: f(0) is the secret.
 MAX_PARTIES = 2**16 - 1

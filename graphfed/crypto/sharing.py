@@ -22,14 +22,6 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 
-__all__ = [
-    "FRACTION_BITS",
-    "additive_shares",
-    "decode",
-    "encode",
-    "open_additive",
-]
-
 #: Bits after the point of a number on the ring. Rounding changes a number by at most 2^-25.
 FRACTION_BITS = 24
 #: Bound of the absolute value of every sum: 2^39 * 2^24 = 2^63.

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-__all__ = ["cache_folder"]
-
 
 def cache_folder() -> Path:
     """Return the path of graphfed's cache folder, without creating the folder.

@@ -4,8 +4,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["content_hash"]
-
 
 def content_hash(arrays: dict[str, np.ndarray], text: str = "") -> str:
     """Hash named arrays and a text with SHA-256.

@@ -26,8 +26,6 @@ from graphfed.data.sensors.traffic import TRAFFIC, find_traffic, load_traffic
 from graphfed.errors import InputError, did_you_mean
 from graphfed.plugins import Registry
 
-__all__ = ["DATASETS", "Availability", "DatasetSpec", "available", "load", "search_folders"]
-
 
 @dataclass(frozen=True)
 class DatasetSpec:

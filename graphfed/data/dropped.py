@@ -9,8 +9,6 @@ import numpy as np
 
 from graphfed.errors import shown
 
-__all__ = ["edges_dropped", "features_in_one_line", "in_one_line", "names_dropped"]
-
 #: The largest number of columns or attributes that one message names.
 MAX_NAMED = 8
 

@@ -8,8 +8,6 @@ import numpy as np
 from graphfed.data.dropped import features_in_one_line
 from graphfed.errors import shown
 
-__all__ = ["count_rounded", "feature_remarks", "rounding_remarks"]
-
 #: Names of columns that number the rows, or that are masks of a split, in lower case.
 _BOOKKEEPING = re.compile(
     r"unnamed: \d+(\.\d+)?|index|level_0|__index_level_\d+__|row_?(id|num|number|names)?|(train|val|valid|"

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LARGE", "feature_numbers"]
-
 #: From here on, float32 does not have every whole number.
 LARGE = 2.0**24
 

@@ -17,8 +17,6 @@ from graphfed.files import read_start
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["read_table"]
-
 MAX_VALUES = 2**29
 #: pandas' names of the unit of times. The pandas of the two files wrote the first name, for nanoseconds.
 _UNITS = {"datetime64": "ns", **{f"datetime64[{unit}]": unit for unit in ("s", "ms", "us", "ns")}}

@@ -1,7 +1,5 @@
 """Safe quotation of untrusted files in messages."""
 
-__all__ = ["brief"]
-
 LENGTH = 200
 
 

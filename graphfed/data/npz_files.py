@@ -12,8 +12,6 @@ from graphfed.data.texts import canonical_name
 from graphfed.errors import InputError
 from graphfed.files import check_regular
 
-__all__ = ["NpzFile"]
-
 MAX_BYTES = 2**31  # the size of all arrays of a file together, uncompressed
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from graphfed.errors import InputError
 
-__all__ = ["generator"]
-
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """Create a numpy generator for one purpose.

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-__all__ = ["MAX_WIDTH", "csr_from_arrays"]
-
 # A data file states the width of a model's first layer, so the width is bounded. The widest set in use has
 # 10^5 columns.
 MAX_WIDTH = 10**7

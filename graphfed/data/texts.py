@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     #: A function (row, value, what is wrong, fix) that raises InputError.
     Refuse: TypeAlias = Callable[[int, object, str, str], NoReturn]
 
-__all__ = ["MISSING", "canonical_name", "canonical_names", "canonical_texts", "class_remarks", "python_texts"]
-
 #: The spellings of a missing value, those that pandas reads as missing by default.
 MISSING = (
     "", "NaN", "nan", "-NaN", "-nan", "NA", "<NA>", "#NA", "N/A", "n/a", "#N/A", "#N/A N/A", "NULL", "null",

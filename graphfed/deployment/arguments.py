@@ -16,8 +16,6 @@ from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
 from graphfed.runtime.nvflare.requests import Asked, check_name, checked
 
-__all__ = ["Arguments", "check_arguments", "check_deployable"]
-
 Text = Annotated[str, Field(max_length=200)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 

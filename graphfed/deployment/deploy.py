@@ -39,8 +39,6 @@ from graphfed.runtime.nvflare.startup_kits import StartupKit, load_startup_kit
 from graphfed.tasks.registry import first_task, get_task
 from graphfed.tasks.run_options import RunOptions
 
-__all__ = ["check_outcome", "deploy", "predict_at_sites", "request", "resume_deployment"]
-
 #: Options that a deployed run does not have, because each site decides them.
 AT_THE_SITES = ("data", "clients", "partition", "placement", "device", "threads", "data_dir", "workers")
 

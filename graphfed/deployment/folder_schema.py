@@ -7,8 +7,6 @@ from pydantic import Field
 from graphfed.files import JsonObject
 from graphfed.runs.folder_schema import Amount, Count, Details, FileModel, Metrics, Seconds, SentBytes
 
-__all__ = ["DeployedResult", "SiteManifest", "SiteReport"]
-
 #: Whole numbers that JSON readers represent exactly.
 Exact = Annotated[int, Field(ge=0, lt=2**53)]
 

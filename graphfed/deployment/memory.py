@@ -19,8 +19,6 @@ from graphfed.runs.progress import human_bytes
 if TYPE_CHECKING:
     from graphfed.runtime.nvflare.place import Place
 
-__all__ = ["check_memory"]
-
 
 def check_memory(place: "Place", method: Method, config: CommonSettings, task: Task, rows: int) -> None:
     """Refuse a run that needs more memory than the operator of this participant allows.

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
     from graphfed.runtime.nvflare.place import Place
 
-__all__ = ["MESSAGES", "REHEARSAL_PART", "check_sets_up_again", "predict_place", "run_place"]
-
 #: Descriptions of the transfers of joining (see `Sent.messages`).
 MESSAGES = {
     "join": "Before a run begins, each site sends the server the versions of its programs, its number of "

@@ -24,8 +24,6 @@ from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["collect", "loopback_project", "run_on_loopback", "train_run"]
-
 #: The folder of the deployment inside the folder of the run, until the run has ended.
 FEDERATION = "federation"
 

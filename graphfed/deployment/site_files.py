@@ -14,8 +14,6 @@ from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.federation.cohort import Names, make_cohort, node_names, save_cohort, stable_ids_of
 from graphfed.tasks.registry import data_kinds
 
-__all__ = ["check_new_folder", "checked_file", "write_cohorts"]
-
 #: The most characters of a site's name in the name of its file.
 MAX_NAME = 50
 

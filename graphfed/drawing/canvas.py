@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "DASHES",
-    "GRID",
-    "INK",
-    "MARKERS",
-    "MUTED",
-    "PAPER",
-    "SERIES",
-    "WIDTH",
-    "Chart",
-    "Charts",
-    "picture_file",
-    "short",
-    "svg_element",
-    "wide",
-]
-
 #: Colours of series, which colour-blind readers can distinguish, too; and the CSS variable of each colour.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#fefefe"

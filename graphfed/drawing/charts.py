@@ -12,8 +12,6 @@ from graphfed.drawing.canvas import INK, MARKERS, PAPER, SERIES, WIDTH, short, w
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["XY", "Axis", "Bars", "Heatmap", "Series", "grouped", "series_colour"]
-
 #: The default of `Bars.named`.
 NAMED_BARS = 30
 

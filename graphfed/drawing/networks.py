@@ -15,8 +15,6 @@ from graphfed.drawing.charts import Axis
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Edges", "Network", "Nodes", "by_value", "kilometres"]
-
 KM_PER_DEGREE = 111.2
 #: The number of classes of values on a map.
 CLASSES = 5

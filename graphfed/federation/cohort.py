@@ -22,23 +22,6 @@ from graphfed.federation.cohort_checks import LINKS, check_arrays
 from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix, sums_by
 
-__all__ = [
-    "OWNER_UNITS",
-    "Cohort",
-    "Links",
-    "Names",
-    "cohort_arrays",
-    "load_cohort",
-    "load_names",
-    "make_cohort",
-    "node_names",
-    "save_cohort",
-    "stable_ids_of",
-    "with_partition_ids",
-    "with_unit_features",
-]
-
-
 #: The units that a node counts in sums over clients. A node that n clients own counts 1/n at each of them;
 #: for n up to 16 that is a whole number of these units, so sums over clients are exact.
 OWNER_UNITS = 720_720

@@ -10,8 +10,6 @@ import numpy as np
 
 from graphfed.errors import InputError
 
-__all__ = ["LINKS", "check_arrays"]
-
 #: The columns of `cohort.Links` in a file.
 LINKS = ("links_row", "links_client", "links_id", "links_label", "links_part")
 

@@ -18,8 +18,6 @@ from graphfed.federation.transfer import Ideal, Options
 from graphfed.federation.values import SERVER, Located
 from graphfed.files import JsonObject
 
-__all__ = ["Federation"]
-
 T = TypeVar("T")
 Result = TypeVar("Result")
 Other = TypeVar("Other")

@@ -14,8 +14,6 @@ import graphfed.federation.payload as pay
 from graphfed.federation.payload import Leaf, Payload
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = ["as_leaves", "column", "constant", "detach", "empty_state", "full_like", "sum_over_clients"]
-
 P = TypeVar("P", bound=Payload)
 
 

@@ -15,17 +15,6 @@ import numpy as np
 
 from graphfed.files import JsonObject
 
-__all__ = [
-    "PHASES",
-    "Entry",
-    "Flow",
-    "Ledger",
-    "LedgerRecord",
-    "Shape",
-    "is_readable",
-    "is_simulated",
-]
-
 PHASES = ("setup", "train", "eval", "control", "predict")
 #: The phases whose bytes are a method's cost (`bytes.total`). The other phases are counted separately.
 COUNTED_PHASES = ("setup", "train")

@@ -13,8 +13,6 @@ from graphfed.errors import shown
 from graphfed.federation.wire import WireError, decode, encode
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["SERVER_INDEX", "Link", "Message", "Pair", "TimedLink", "deliver"]
-
 #: A participant of a transfer is a worker of clients, by its index, or the server, by this number.
 SERVER_INDEX = -1
 #: (sender, receiver) of a message: two participants.

@@ -14,31 +14,6 @@ from graphfed.federation.ledger import Shape
 from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, multiply
 
-__all__ = [
-    "FLOATING",
-    "Leaf",
-    "Payload",
-    "Rows",
-    "add",
-    "add_rows",
-    "concat_rows",
-    "densify",
-    "detach",
-    "floating_leaves",
-    "grad_carrier",
-    "leaves",
-    "max_rows",
-    "part_of",
-    "parts",
-    "split_rows",
-    "stack",
-    "take_rows",
-    "tensors_in",
-    "tree_map",
-    "unit_of",
-    "weighted_sum",
-]
-
 Rows = Tensor | SparseMatrix
 #: A tensor of a payload: in full, as sparse rows, or as the sparse first-layer weights of each client.
 Leaf = Tensor | SparseMatrix | SparseWeights

@@ -31,8 +31,6 @@ from graphfed.federation.payload import Leaf, Payload
 from graphfed.federation.transfer import TensorForm, Transfer, describe_value
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["Received", "ReceivedError", "magnitude"]
-
 #: Numbers that are so many times larger than those of all other participants are outliers.
 OUTLIER_FACTOR = 1000.0
 

@@ -17,8 +17,6 @@ from graphfed.federation.ledger import Flow
 from graphfed.federation.link import Pair
 from graphfed.nn.sparse import SparseMatrix, ranges
 
-__all__ = ["ExchangeIds", "ExchangeRoute", "Route", "RouteTable", "RowIds", "everyone"]
-
 
 @dataclass(frozen=True)
 class RowIds:

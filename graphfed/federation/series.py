@@ -27,22 +27,6 @@ from graphfed.nn.edges import Edges, make_edges
 if TYPE_CHECKING:
     from graphfed.federation.cohort import Cohort
 
-__all__ = [
-    "MINUTES_PER_DAY",
-    "Network",
-    "SensorData",
-    "Series",
-    "TaskData",
-    "load_network",
-    "load_series",
-    "make_network",
-    "make_series",
-    "save_network",
-    "save_series",
-    "starts_of",
-    "windows",
-]
-
 MINUTES_PER_DAY = 24 * 60
 
 

@@ -17,16 +17,6 @@ from graphfed.federation import SERVER, Federation, Located
 from graphfed.federation.values import ABSENT
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = [
-    "accept_roster",
-    "arrays_of",
-    "members_of",
-    "roster_code",
-    "roster_of",
-    "tensors_of",
-    "values_from",
-]
-
 
 def roster_code(present: np.ndarray) -> str:
     """Encode which clients take part.

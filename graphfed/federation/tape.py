@@ -18,8 +18,6 @@ from graphfed.federation.link import Pair
 from graphfed.federation.values import Located
 from graphfed.federation.wrap import Wrapper
 
-__all__ = ["CustomBackward", "Pending", "Record", "Tape"]
-
 
 @dataclass(frozen=True)
 class Record:

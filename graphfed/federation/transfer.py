@@ -19,25 +19,6 @@ from graphfed.federation.wire import WireError
 from graphfed.federation.wrap import Wrapper
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
-__all__ = [
-    "Accept",
-    "Ideal",
-    "Options",
-    "TensorForm",
-    "Transfer",
-    "answer",
-    "check_rows",
-    "describe_value",
-    "form_of",
-    "gradients_for",
-    "pack",
-    "tensors_asked",
-    "unpack",
-    "unpack_arrived",
-    "wrapped_leaves",
-]
-
-
 #: A transfer's own rule for what another process sends. It gets a worker's payload, and the counts that the
 #: worker's clients have declared, [K_h] by part of the split ({} if the run did not ask). It returns what is
 #: wrong, as a continuation of "it sent", or an empty string.

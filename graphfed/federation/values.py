@@ -23,17 +23,6 @@ from torch import Tensor
 from graphfed.errors import PlaceError
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
-__all__ = [
-    "ABSENT",
-    "CLIENTS",
-    "SERVER",
-    "Located",
-    "ProgramObject",
-    "check_arguments",
-    "check_function",
-    "versions",
-]
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 

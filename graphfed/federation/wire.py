@@ -14,8 +14,6 @@ from torch import Tensor
 from graphfed.errors import GraphfedError, shown
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["WireError", "decode", "encode", "refuse_constant"]
-
 MAX_HEADER = 1 << 24
 
 

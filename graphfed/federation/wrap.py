@@ -14,8 +14,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chained", "Quantised", "Wrapper"]
-
 
 class Wrapper(Protocol):
     """Noise, compression or encryption around a payload.

@@ -25,8 +25,6 @@ from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings
 from graphfed.methods.tasks import CLASSIFICATION
 
-__all__ = ["Method", "Requirements", "Sent", "State", "StateValues", "Task"]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -28,37 +28,6 @@ from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.nn.backbones import BACKBONES, Backbone
 from graphfed.nn.optim import Optimizer
 
-__all__ = [
-    "FORECASTING_GROUPS",
-    "GRAPH_GROUPS",
-    "WINDOW_SETTINGS",
-    "AggregationSettings",
-    "AttentionSettings",
-    "BackboneSettings",
-    "ClassWeightSettings",
-    "ClientStateSettings",
-    "CommonSettings",
-    "GradientSteps",
-    "GraphNetwork",
-    "GraphSettings",
-    "GraphTraining",
-    "LocalStepsSettings",
-    "PlaintextOnly",
-    "ProtocolSettings",
-    "RecurrentLayerSettings",
-    "RecurrentSettings",
-    "SamplingSettings",
-    "SequenceTrainingSettings",
-    "ServerOptimizerSettings",
-    "TrainingSettings",
-    "WindowSettings",
-    "clients_in_round",
-    "keeps_client_state",
-    "samples_clients",
-    "steps_at_server",
-    "sum_protection",
-]
-
 #: The metrics by which node classification can select rounds.
 Select = Literal[
     "auto",

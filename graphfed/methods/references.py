@@ -5,8 +5,6 @@ Generic code names no method; the few methods that it must know are listed here.
 
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 
-__all__ = ["POOLED_AND_ALONE", "REFERENCES", "REPEATS_LAST", "TESTED_AGAINST", "UNTRAINED"]
-
 #: The methods that every comparison contains, by task; the first of each trains on the pooled data.
 REFERENCES: dict[str, tuple[str, ...]] = {
     # The others: every client alone, and averaging without cross-client edges.

@@ -10,8 +10,6 @@ from graphfed.plugins import Registry
 if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
     from graphfed.methods.base import Method
 
-__all__ = ["ALIASES", "METHODS", "canonical_name", "get_method"]
-
 #: Name -> the module that defines it as METHOD, or the module and another name.
 _OWN = {
     "central": "graphfed.methods.baselines.central",

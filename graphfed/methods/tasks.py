@@ -1,6 +1,4 @@
 """The names of the tasks that methods declare. `graphfed.tasks` has a module for each task."""
 
-__all__ = ["CLASSIFICATION", "FORECASTING", "LINK_PREDICTION"]
-
 CLASSIFICATION, LINK_PREDICTION = "classification", "link_prediction"
 FORECASTING = "forecasting"

@@ -23,21 +23,6 @@ from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, attention_weights, spmm
 from graphfed.random import entry_words, fold, glorot
 
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "Weights",
-    "attend",
-    "average_heads",
-    "gat_block",
-    "gat_init",
-    "gat_layer",
-    "gat_output",
-    "gcn_block",
-    "gcn_layer",
-    "per_head",
-]
-
 Weights = dict[str, Tensor | SparseWeights]
 
 

@@ -18,8 +18,6 @@ from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import entry_words
 
-__all__ = ["Batch", "Block", "BlockMaker", "FarRows", "View", "make_batch"]
-
 
 @dataclass(frozen=True, eq=False)
 class Block:

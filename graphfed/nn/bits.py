@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["pack_bits", "unpack_bits"]
-
 
 def pack_bits(bits: Tensor) -> Tensor:
     """Pack the bits of each row into bytes.

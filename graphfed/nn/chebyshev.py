@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-__all__ = ["Series", "chebyshev_series", "derivative", "evaluate", "powers"]
-
 #: Coefficients c_0, ..., c_p.
 Series = tuple[float, ...]
 #: Nodes of the quadrature that computes the coefficients. Its error consists of coefficients c_n with n of

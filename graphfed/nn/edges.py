@@ -10,8 +10,6 @@ from torch import Tensor
 
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = ["Edges", "induce_subgraph", "make_edges"]
-
 
 @dataclass(frozen=True, eq=False)
 class Edges:

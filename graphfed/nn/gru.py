@@ -26,17 +26,6 @@ from torch import Tensor
 from graphfed.nn.recurrence import SERIES, Cell, unroll
 from graphfed.random import fold, uniform, uniform_weights
 
-__all__ = [
-    "Forecaster",
-    "decode",
-    "draw_teacher_forcing",
-    "encode",
-    "init",
-    "inverse_sigmoid_decay",
-    "linear_decay",
-    "weight_gradients",
-]
-
 Weights = Mapping[str, Tensor]
 
 

@@ -14,8 +14,6 @@ from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
 from graphfed.nn.tiles import Tiles
 from graphfed.random import bernoulli_entries, bernoulli_rows, fold, lane_probability
 
-__all__ = ["Dropout", "add_bias", "linear", "per_row", "tiled"]
-
 Weight = Tensor | SparseWeights
 
 

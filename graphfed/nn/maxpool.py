@@ -15,9 +15,6 @@ from torch import Tensor
 
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["UPDATES", "LocalUpdate", "neighbour_max", "sparse_maxima"]
-
-
 #: The gradient looks for the neighbour with the maximum by a cumulative sum over all entries of a row if the
 #: rows have more than MANY_ENTRIES entries, or the gradient has fewer than FEW_NUMBERS numbers; else entry by
 #: entry. Each is the faster of the two there.

@@ -23,8 +23,6 @@ from graphfed.nn.pattern import Pattern
 from graphfed.nn.sparse import SparseMatrix, ranges, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 
-__all__ = ["MomentChunks", "MomentRows", "Moments", "weighted_means"]
-
 #: How many numbers of a message a prediction lays out at a time, so that they stay in the cache.
 CHUNK = 1 << 22
 #: The time to load the weights of a tile and to store their gradients, in rows of a tile (`make_tiles`).

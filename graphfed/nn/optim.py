@@ -14,19 +14,6 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-__all__ = [
-    "OPTIMIZERS",
-    "AdamState",
-    "Optimizer",
-    "Pull",
-    "adam",
-    "adam_init",
-    "choose_rows",
-    "init_state",
-    "optimizer_step",
-    "sgd",
-]
-
 #: The optimisers that methods can be trained with.
 Optimizer = Literal["sgd", "adam", "adamw"]
 OPTIMIZERS = get_args(Optimizer)

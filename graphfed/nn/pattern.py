@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Pattern", "count_pointers", "row_pointers", "stable_order"]
-
 
 def row_pointers(rows: Tensor, n: int) -> Tensor:
     """Compute the CSR pointers of entries.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["has_fast_bfloat16", "product", "product_dtype"]
-
 
 def product_dtype(name: str, device: torch.device | str) -> torch.dtype | None:
     """Convert a setting to the argument `products` of the networks.

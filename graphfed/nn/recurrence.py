@@ -21,8 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["SERIES", "Cell", "unroll"]
-
 #: The number of series of a block. Products of widths 64 and 128 are equally fast with 256 to 512 columns,
 #: and on two threads about 1.5 times as fast as with 26 496 columns (207 clients with 128 windows each).
 SERIES = 512

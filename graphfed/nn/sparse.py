@@ -19,19 +19,6 @@ from torch.nn.functional import leaky_relu
 
 from graphfed.nn.pattern import Pattern, count_pointers, row_pointers, stable_order
 
-__all__ = [
-    "SparseMatrix",
-    "SparseWeights",
-    "attention_weights",
-    "entry_sums",
-    "multiply",
-    "pair_columns",
-    "ranges",
-    "shift_columns",
-    "spmm",
-    "sums_by",
-]
-
 with warnings.catch_warnings():
     # torch warns once per process that CSR tensors are in beta. Make the first one here, without the warning.
     warnings.simplefilter("ignore", UserWarning)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Tiles", "make_tiles"]
-
 
 @dataclass(frozen=True, eq=False)
 class Tiles:

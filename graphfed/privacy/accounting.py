@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from graphfed.errors import InputError, how_to_install, shown
 
-__all__ = ["composed_epsilon", "gaussian_epsilon", "laplace_epsilon"]
-
 
 def composed_epsilon(epsilon: float, times: int) -> float:
     """Compute epsilon of several uses of mechanisms by basic composition.

@@ -18,8 +18,6 @@ from graphfed.privacy.local import check_bounds, coins, dense_rows, rare
 from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import words32
 
-__all__ = ["Accounting", "Bins", "assign_bins", "budget_of", "encode_bins"]
-
 Accounting = Literal["per_receiver", "coalition"]
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from graphfed.privacy.gaussian import clipped, normal
 from graphfed.privacy.noise import Noise, chunks
 
-__all__ = ["ClippedNoise"]
-
 
 @dataclass(frozen=True)
 class ClippedNoise:

@@ -17,8 +17,6 @@ from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.privacy.local import SHIFT, rare
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 
-__all__ = ["answered", "edge_mechanism", "expected_edges", "flip_edges", "pairs_of_bits"]
-
 
 def edge_mechanism(epsilon: float) -> Mechanism:
     """Describe one release of `flip_edges`.

@@ -21,20 +21,6 @@ from graphfed.privacy.local import SHIFT, WORDS, check_bounds, dense_rows
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import words32
 
-__all__ = [
-    "clipped",
-    "composed_gaussian_epsilon",
-    "gaussian",
-    "gaussian_delta",
-    "gaussian_in_ball",
-    "gaussian_mechanism",
-    "gaussian_sigma",
-    "in_ball_mechanism",
-    "limit_set",
-    "normal",
-]
-
-
 #: An epsilon above this one protects nothing and is returned as infinite.
 MAX_EPSILON = 1e6
 

@@ -23,23 +23,6 @@ from graphfed.errors import InputError, shown
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 
-__all__ = [
-    "check_bounds",
-    "coins",
-    "decode_one_bit",
-    "dense_rows",
-    "gain",
-    "label_mechanism",
-    "multi_bit",
-    "multi_bit_count",
-    "multi_bit_mechanism",
-    "one_bit",
-    "randomised_response",
-    "rare",
-    "respond",
-    "response_matrix",
-]
-
 #: Number of values of a word, and what makes a signed word one of 0 .. WORDS - 1.
 WORDS, SHIFT = 1 << 32, 1 << 31
 

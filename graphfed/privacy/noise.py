@@ -14,8 +14,6 @@ from torch import Tensor
 
 from graphfed.random import fold, words32
 
-__all__ = ["Mechanism", "Noise", "chunks"]
-
 #: Words that are drawn at a time: 16 MiB.
 CHUNK = 1 << 22
 

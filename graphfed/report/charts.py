@@ -15,8 +15,6 @@ from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes
 from graphfed.tasks.registry import task_or_default
 
-__all__ = ["DOTS", "byte_axis", "confusion", "lines", "result_charts"]
-
 #: The most points of a cumulative distribution, and the most clients that have a mark.
 POINTS, DOTS = 200, 500
 #: The directions in result.json, as the charts name them.

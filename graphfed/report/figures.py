@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from graphfed.tasks.headline import CLIENT_ACCURACY
 
-__all__ = ["Errors", "Figures", "Percentages", "unit_of"]
-
 #: Metrics of forecasts that are percentages.
 PERCENT = ("mape",)
 #: Names of the metrics of forecasts in a text.

@@ -27,8 +27,6 @@ from graphfed.report.forecasts import ahead, bytes_by_round, sensors_of
 from graphfed.report.read import Run, Subject
 from graphfed.runs.overview_schema import SensorOverview
 
-__all__ = ["forecast_charts", "forecasts_against_truth"]
-
 #: The most sensors whose names are written below their bars.
 NAMED_SENSORS = 24
 

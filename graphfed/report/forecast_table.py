@@ -17,15 +17,6 @@ import numpy as np
 from graphfed.errors import InputError
 from graphfed.files import check_regular
 
-__all__ = [
-    "SensorErrors",
-    "SensorForecasts",
-    "chosen_sensors",
-    "read_forecasts",
-    "read_sensor_errors",
-    "span_to_draw",
-]
-
 #: Rows of a batch.
 ROWS = 1 << 16
 MINUTES_PER_DAY = 24 * 60

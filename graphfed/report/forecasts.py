@@ -10,18 +10,6 @@ from graphfed.report.forecast_table import MINUTES_PER_DAY, SensorErrors, read_s
 from graphfed.report.read import Run, Subject
 from graphfed.runs.overview_schema import SensorOverview
 
-__all__ = [
-    "Forecast",
-    "Readings",
-    "ahead",
-    "bytes_by_round",
-    "errors_of",
-    "forecast_of",
-    "readings",
-    "sensors_of",
-    "tested",
-]
-
 
 def ahead(minutes: int) -> str:
     """Write a number of minutes as a person would.

@@ -17,8 +17,6 @@ from graphfed.report.templates import sentences
 from graphfed.report.transfers import Line, left
 from graphfed.runs.progress import human_bytes
 
-__all__ = ["OneClient", "Statistics", "clients_shown", "worst_client"]
-
 #: Per-client statistics: columns [K] by name.
 Statistics = Mapping[str, np.ndarray]
 

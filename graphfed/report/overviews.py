@@ -10,8 +10,6 @@ from graphfed.drawing.charts import XY, Axis, Bars, Series, grouped
 from graphfed.drawing.networks import Edges, Network, Nodes, by_value, kilometres
 from graphfed.runs.overview_schema import GraphOverview, ReadingsOverview
 
-__all__ = ["DRAWN_CLIENTS", "class_bars", "client_network", "degree_bars", "overview_picture"]
-
 #: The most clients and classes that have a bar.
 DRAWN_CLIENTS, DRAWN_CLASSES = 30, 30
 #: The most clients that are named in the drawing of a graph.

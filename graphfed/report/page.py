@@ -39,8 +39,6 @@ from graphfed.runs.progress import human_bytes
 from graphfed.tasks.headline import NAMES, headline, name_of
 from graphfed.tasks.registry import task_or_default
 
-__all__ = ["describe_client", "write_card", "write_report"]
-
 
 def write_report(
     folders: Sequence[str | Path], out: str | Path | None = None, *, client: int | None = None

@@ -15,20 +15,6 @@ from graphfed.studies.comparison import ComparedRow
 from graphfed.studies.paired import PairedDifference, correct_by_holm, paired_difference
 from graphfed.studies.plan import Statistic
 
-__all__ = [
-    "Opening",
-    "best_row",
-    "class_names",
-    "class_rows",
-    "confusion_of",
-    "epsilon",
-    "followed_metric",
-    "metric_name",
-    "opening",
-    "result_table",
-    "run_scores",
-]
-
 #: The statistic of a row without a score on the pooled graph.
 NOT_SCORED: Statistic = {"mean": None, "std": None, "values": []}
 #: The most classes of a confusion matrix that is still legible.

@@ -10,8 +10,6 @@ from graphfed.report.transfers import lines_of
 from graphfed.runs.folder import read_json
 from graphfed.runs.folder_schema import LedgerFile
 
-__all__ = ["Sent", "last_run", "released_before", "released_in", "sent_in"]
-
 
 @dataclass(frozen=True)
 class Sent:

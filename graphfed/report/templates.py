@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from graphfed.report.read import Run
 
-__all__ = ["fill_template", "sentences"]
-
 
 def fill_template(template: str, run: "Run", **values: object) -> str:
     """Fill the template of a page.

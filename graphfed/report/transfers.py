@@ -13,8 +13,6 @@ from graphfed.report.templates import sentences
 from graphfed.runs.progress import human_bytes
 from graphfed.runs.train import MESSAGES
 
-__all__ = ["Left", "Line", "left", "lines_of"]
-
 #: What a protection in the ledger means, for the reader of a report.
 PROTECTION = {
     "plaintext": "none: the receiver reads it",

@@ -2,7 +2,5 @@
 draw them.
 """
 
-__all__ = ["PAPERS"]
-
 #: The papers that have a module of their name here, with the paper as its `PAPER`.
 PAPERS = ("cnfgnn", "fedgat", "fedgcn", "fedgraph", "lumos", "sapgnn")

@@ -39,8 +39,6 @@ from graphfed.reproductions.cnfgnn_sensors import (
     seen,
 )
 
-__all__ = ["PAPER"]
-
 RMSE = "rmse_as_read"
 CALLED = {RMSE: "RMSE, as read (mph)"}
 BYTES_CALLED = {"bytes_to_best": "GB of 2^30 bytes to the best round"}

@@ -36,25 +36,6 @@ from graphfed.reproductions.base import (
 )
 from graphfed.tasks.sensors.inputs import SensorInputs
 
-__all__ = [
-    "ALIKE",
-    "ALIKE_ON_20",
-    "ALIKE_ROUNDS",
-    "DATA",
-    "FIG2",
-    "FIGA1",
-    "FIGA2",
-    "GRAPH_NETWORK",
-    "LARGE",
-    "MASK",
-    "PERCENTAGES",
-    "QUICK",
-    "SMALL",
-    "TABLE8",
-    "first_by_id",
-    "seen",
-]
-
 #: The data sets of the paper, and parts of them.
 DATA = ("metr_la_week", "metr_la_20", "pems_bay_67", "metr_la", "pems_bay")
 #: The short version is on a generated network of 8 sensors.

@@ -5,8 +5,6 @@ from typing import Any
 
 from graphfed.reproductions.base import Paper, Printed, Quick, Row, Runs, on_data, paragraphs, point
 
-__all__ = ["CHOICES", "CHOSEN", "LEARNING_RATES", "PANELS", "PAPER", "WEIGHT_DECAYS"]
-
 #: Partitions by label: the larger beta, the more even.
 IID, NON_IID = {"partition.beta": 10000}, {"partition.beta": 1}
 #: What every row shares.

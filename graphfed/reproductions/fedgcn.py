@@ -8,8 +8,6 @@ from dataclasses import replace
 
 from graphfed.reproductions.base import Paper, Printed, Quick, Row, Runs, paragraphs
 
-__all__ = ["PAPER"]
-
 #: Partitions by label: the larger beta, the more even.
 EVEN, MIXED, SKEWED = ({"partition.beta": beta} for beta in (10000, 10, 1))
 

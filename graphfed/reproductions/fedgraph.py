@@ -41,8 +41,6 @@ from graphfed.reproductions.fedgraph_policies import (
 )
 from graphfed.reproductions.policies import Policy
 
-__all__ = ["PAPER"]
-
 #: Metrics in seconds of the time model, and in those of this machine's clock.
 MODELLED = "facts.modelled_seconds"
 NEAR, NEAR_WALL = f"to_target.near.{MODELLED}", "to_target.near.seconds"

@@ -12,31 +12,6 @@ from graphfed.reproductions.base import Cells, Found, Measured, Place, Quick, Ro
 from graphfed.reproductions.policies import POLICIES, Policy
 from graphfed.runs import folder as files
 
-__all__ = [
-    "BALANCED_POLICIES",
-    "DATA",
-    "DDPG",
-    "DRAWN_ONCE",
-    "FIRST_DEGREES",
-    "LAMBDA",
-    "LARGE",
-    "LARGE_QUICK",
-    "LARGE_RUN",
-    "ONE_COPY",
-    "ONE_COPY_OF",
-    "RUN",
-    "TUNED",
-    "TUNED_INTERNAL",
-    "ddpg",
-    "draw_returns",
-    "fig6",
-    "quick_options",
-    "returns",
-    "returns_cells",
-    "returns_of",
-    "settled_from",
-]
-
 DATA = ("cora", "citeseer", "dblp")
 #: Of every run, and of what a policy is learned on: one partition and one split.
 RUN = {"partition": "overlapping", "split": "random_plain:0.6,0.2,0.2", "rounds": 300}

@@ -30,21 +30,6 @@ from graphfed.runs.run import Result
 from graphfed.studies.plan import Statistic, run_name, statistic
 from graphfed.tasks.registry import get_task
 
-__all__ = [
-    "FACTS",
-    "LAST",
-    "MEAN_OF",
-    "OF_RUN",
-    "TO_TARGET",
-    "TO_TARGET_MEAN",
-    "check_metrics",
-    "curve_of",
-    "found_curves",
-    "found_runs",
-    "metric_of",
-    "relative_to",
-]
-
 #: The places that every line has, and how those begin that a method adds.
 PLACES = (ROUND, "bytes", "seconds")
 FACTS = "facts."

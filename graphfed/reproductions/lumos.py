@@ -18,8 +18,6 @@ from graphfed.reproductions.base import (
 )
 from graphfed.reproductions.lumos_workloads import FIG7
 
-__all__ = ["PAPER"]
-
 FACEBOOK = {"data": "facebook", "partition": "ego"}
 #: The two tasks: node classification, and link prediction.
 SUPERVISED = {"split": "random_plain:0.5,0.25,0.25"}

@@ -35,8 +35,6 @@ from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import LoadedData
 from graphfed.terminal import say
 
-__all__ = ["FIG7", "FILE", "draw_workloads", "pending", "workloads", "workloads_cells"]
-
 #: In the folder of a row.
 FILE = "workloads.json"
 

@@ -10,8 +10,6 @@ from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.reproductions.base import PERCENT, ROUND, Curves, Found, Item, Measured
 from graphfed.reproductions.tables import axis_of, name_of, place_name
 
-__all__ = ["draw", "draw_curves", "draw_relative"]
-
 #: Points of percent that an axis of shares spans at least.
 LEAST_SPAN = 5.0
 #: From so many times the smallest x to the largest, the axis is logarithmic.

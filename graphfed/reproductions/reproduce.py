@@ -41,8 +41,6 @@ from graphfed.studies.plan import InputCache, chosen_seeds
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Reproduction", "find_paper", "reproduce", "resume_reproduction"]
-
 #: Files that show that something in a folder has ended.
 ENDED = ("result.json", "workloads.json", "episodes.jsonl")
 

@@ -21,8 +21,6 @@ from graphfed.studies.jobs import Run
 from graphfed.studies.plan import InputCache, run_name
 from graphfed.tasks.run_config import RunConfig
 
-__all__ = ["Plan", "cost_text", "in_order", "plan", "policies_used", "to_learn", "to_run"]
-
 #: Rounds of the run that is timed for a row, before it is run; one where it takes more than WARM_SECONDS,
 #: against which what a first round does once is little.
 TRIAL_ROUNDS = 2

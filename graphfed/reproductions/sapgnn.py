@@ -24,19 +24,6 @@ from graphfed.reproductions.base import (
 )
 from graphfed.tasks.graphs.inputs import GraphInputs
 
-__all__ = [
-    "CHOSEN",
-    "HIDDEN",
-    "PAPER",
-    "WEIGHT_DECAYS",
-    "candidates",
-    "class_counts",
-    "count_classes",
-    "counts_cells",
-    "draw_counts",
-]
-
-
 # ---- the choice on validation nodes, and Table IV ----------------------------------------------------------
 
 #: The data sets by panel; DBLP in place of PubMed, which is not here.

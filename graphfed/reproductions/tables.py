@@ -11,17 +11,6 @@ from graphfed.terminal import make_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = [
-    "axis_of",
-    "cells_of",
-    "figure_text",
-    "name_of",
-    "place_name",
-    "relative_cells",
-    "relative_table_of",
-    "table_of",
-]
-
 
 def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Table":
     """Return the table of an item.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from graphfed.files import JsonObject
     from graphfed.methods.base import Method
 
-__all__ = ["describe_every_method", "describe_method", "every_setting"]
-
 #: In the cache folder: the digest of the code, the descriptions of the methods, and all settings.
 FILE = "methods.json"
 

@@ -45,18 +45,6 @@ from graphfed.terminal import say
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = [
-    "NOTHING_DUE",
-    "Checkpoints",
-    "Progress",
-    "Snapshot",
-    "newest_round",
-    "process_names",
-    "read_part",
-    "whole_rounds",
-    "write_part",
-]
-
 #: Rounds kept.
 KEPT = 2
 #: The control values of a round without a save or a stop.

@@ -40,17 +40,6 @@ from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime
 from graphfed.tasks.source import DataSource, data_source, described
 
-__all__ = [
-    "checked_device",
-    "checked_threads",
-    "checked_training",
-    "data_setting_names",
-    "make_config",
-    "partition_file",
-    "read_config",
-    "setting_names",
-]
-
 Choice = TypeVar("Choice", bound=str)
 
 #: The most processes: each loads torch, which takes about 200 MB.

@@ -32,14 +32,6 @@ if TYPE_CHECKING:
     from graphfed.methods.config import CommonSettings
     from graphfed.tasks.outcome import Outcome
 
-__all__ = [
-    "TITLES",
-    "Evidence",
-    "ResultWarning",
-    "check_run",
-    "diagnose",
-]
-
 #: What each warning says, in a few words for a table.
 TITLES = {
     "undertrained": "still improving in the last round",

@@ -20,35 +20,6 @@ from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.registry import TASKS, task_or_default
 from graphfed.validation import explain_content
 
-__all__ = [
-    "Amount",
-    "AnyManifest",
-    "AuditFile",
-    "CheckpointFile",
-    "ComparisonManifest",
-    "Count",
-    "DeployedManifest",
-    "Details",
-    "FileModel",
-    "Integer",
-    "LedgerFile",
-    "Metrics",
-    "MetricsLine",
-    "OtherManifest",
-    "Positive",
-    "Real",
-    "ResultFile",
-    "RunManifest",
-    "Seconds",
-    "SentBytes",
-    "Share",
-    "SweepManifest",
-    "Time",
-    "Transfer",
-    "check_content",
-    "check_metrics",
-]
-
 #: Whole numbers that every reader can hold in 64 bits.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]

@@ -39,8 +39,6 @@ from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import DataSource, data_source, sensors_of
 
-__all__ = ["Inspection", "inspect"]
-
 #: The default steps of a window: one hour to read and one hour to forecast, at steps of 5 minutes.
 LAGS, HORIZON = 12, 12
 

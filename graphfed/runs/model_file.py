@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from graphfed.nn.sparse import SparseWeights
     from graphfed.tasks.outcome import Outcome
 
-__all__ = ["model_arrays", "read_weights", "weight_arrays", "with_weights"]
-
 
 def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
     """Return the arrays of model.safetensors: this process's part of the model.

@@ -6,8 +6,6 @@ from pydantic import Field, model_validator
 
 from graphfed.runs.folder_schema import Amount, Count, FileModel, Positive, Real, Share, Time
 
-__all__ = ["GraphOverview", "ReadingsOverview", "SensorOverview"]
-
 
 class _Class(FileModel):
     name: str

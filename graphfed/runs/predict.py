@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from graphfed.methods.base import Method, State
 
-__all__ = ["TABLES", "predict", "write_table"]
-
 #: Endings of files that predictions can be written to.
 TABLES = (".csv", ".parquet")
 

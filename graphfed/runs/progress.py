@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     from graphfed.runs.train import Event
     from graphfed.tasks.inputs import Inputs
 
-__all__ = [
-    "Expected",
-    "human_bytes",
-    "human_seconds",
-    "show_data",
-    "show_message",
-    "show_progress",
-    "stages_of",
-]
-
 #: Without a terminal: the seconds between two lines, at least. The last round always has a line.
 LINE_EVERY = 5.0
 #: Without a terminal: the seconds without a line after which the current stage is reported.

@@ -41,17 +41,6 @@ from graphfed.terminal import say
 if TYPE_CHECKING:
     from graphfed.runs.train import Event
 
-__all__ = [
-    "RESUMED_BY",
-    "check_hashes",
-    "config_from_json",
-    "find_start",
-    "go_on",
-    "read_manifest",
-    "reopen",
-    "resume",
-]
-
 #: The options that a manifest has under their own names, and as they are given again.
 _OPTIONS = tuple(name for name in OPTIONS if name not in ("task", "data", "rounds", "data_dir"))
 

@@ -34,28 +34,6 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
-__all__ = [
-    "MAX_COUNT",
-    "MAX_SEED",
-    "MOST_HOMES",
-    "Setting",
-    "changed_settings",
-    "default_text",
-    "explain",
-    "explain_in",
-    "given_settings",
-    "has_value",
-    "home_of",
-    "parse_settings",
-    "prefixed_settings",
-    "settings_in",
-    "settings_of",
-    "unknown_config_key",
-    "unknown_setting",
-    "unusable_value",
-]
-
-
 #: Counts have 32 bits, seeds 64, each with a sign.
 MAX_COUNT = 2**31 - 1
 MAX_SEED = 2**63 - 1

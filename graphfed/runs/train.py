@@ -42,16 +42,6 @@ from graphfed.tasks.evaluation import CONTRIBUTORS, SECURE_MESSAGES, AnyEvaluati
 from graphfed.tasks.outcome import Metrics, Outcome
 from graphfed.tasks.registry import TASKS, get_task
 
-__all__ = [
-    "CONTROL",
-    "MESSAGES",
-    "Event",
-    "agree_before_setup",
-    "restored",
-    "taking_part",
-    "train",
-]
-
 #: The description of the message that opens every round (see `Sent.messages`).
 CONTROL = {
     "control": "The server opens a round: keep the state or not, save, stop, and who takes part. Public."

@@ -11,8 +11,6 @@ import traceback
 from graphfed.errors import GraphfedError
 from graphfed.federation import ReceivedError, StageError
 
-__all__ = ["MAX_TEXT", "kind_and_line", "what_failed"]
-
 #: The most characters of an error text that a process sends.
 MAX_TEXT = 20_000
 

@@ -10,8 +10,6 @@ import torch
 
 from graphfed.federation import Federation
 
-__all__ = ["one_at_a_time", "stacked"]
-
 
 def stacked(num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False) -> Federation:
     """Make a federation with all clients in one cohort.

@@ -11,8 +11,6 @@ from collections.abc import Hashable
 
 from graphfed.errors import GraphfedError
 
-__all__ = ["MAX_MESSAGE", "PATIENCE", "Mailbox", "PeerLost", "ProcessError", "check_size", "room"]
-
 #: Seconds without any message after which a waiting process gives up.
 PATIENCE = 600.0
 #: Bytes of the largest message between two processes: 1 GiB. The sender refuses a longer one. The receiver

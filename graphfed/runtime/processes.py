@@ -43,8 +43,6 @@ from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import remember_stop_requests
 from graphfed.runtime.mailbox import MAX_MESSAGE, PATIENCE, Mailbox, PeerLost, ProcessError, check_size
 
-__all__ = ["PipeLink", "Workers"]
-
 #: The most bytes of the key of a message.
 _MAX_KEY = 1 << 12
 #: Seconds in which all processes must have ended by themselves.

@@ -5,11 +5,6 @@ from pydantic import Field
 from graphfed.files import JsonObject
 from graphfed.runs.folder_schema import FileModel
 
-__all__ = [
-    "ReproductionFile",
-    "WorkloadsFile",
-]
-
 
 class _Item(FileModel):
     item: str

@@ -26,8 +26,6 @@ from graphfed.tasks.source import LoadedData
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PRESETS", "AnyKind", "DataKind", "OwnData", "ParticipantFiles", "TaskDefinition"]
-
 
 class OwnData(Protocol):
     """The data that a participant of a deployment read from its own file."""

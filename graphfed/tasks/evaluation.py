@@ -17,16 +17,6 @@ from graphfed.federation.secure.aggregation import messages
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 
-__all__ = [
-    "CONTRIBUTORS",
-    "HIDDEN_SCORES",
-    "SECURE_MESSAGES",
-    "AnyEvaluation",
-    "Evaluation",
-    "Predicted",
-    "Scored",
-]
-
 #: The predictions of a worker: nodes [n] and logits [n, C], pairs [n] and scores [n], or the first steps of
 #: windows [W] and forecasts [P, W, n].
 Predicted: TypeAlias = tuple[Tensor, Tensor]

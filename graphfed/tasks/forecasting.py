@@ -14,8 +14,6 @@ from graphfed.tasks.sensors.kind import SENSORS
 from graphfed.tasks.sensors.scores import FORECASTS
 from graphfed.tasks.source import LoadedData
 
-__all__ = ["TASK"]
-
 #: The settings whose defaults in forecasting differ from those of the groups.
 DEFAULTS = {
     "rounds": 100,

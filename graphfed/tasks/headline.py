@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from graphfed.tasks.registry import TASKS, task_or_default
 
-__all__ = ["CLIENT_ACCURACY", "COLUMNS", "NAMES", "RANK_NOTE", "headline", "name_of"]
-
 #: The mean over clients of the accuracy on a client's own nodes, which stands next to that over all nodes.
 CLIENT_ACCURACY = "client_accuracy"
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from graphfed.federation.cohort import Cohort
     from graphfed.federation.series import Network, Series
 
-__all__ = ["Inputs", "WorkerPart", "local_federation"]
-
 #: The data of a worker's clients.
 WorkerPart: TypeAlias = "Cohort | Series"
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
-__all__ = ["TASK", "LinkInputs"]
-
 
 @dataclass(frozen=True, eq=False)
 class LinkInputs(GraphInputs):

@@ -7,8 +7,6 @@ from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.tasks.source import LoadedData
 
-__all__ = ["load_inputs"]
-
 
 def load_inputs(
     config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages

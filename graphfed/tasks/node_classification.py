@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
-__all__ = ["PAPER_SETTINGS", "TASK", "NodeInputs", "check_labels", "check_split", "with_classes_of_split"]
-
 #: The settings that preset=paper changes in every method on graphs that has them. The papers' tables on
 #: citation graphs share these settings (docs/runs.md). A method adds its own (`Method.paper_settings`).
 PAPER_SETTINGS: JsonObject = {

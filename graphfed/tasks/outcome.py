@@ -8,9 +8,6 @@ from graphfed.methods.base import State
 from graphfed.methods.common import feature_scaling
 from graphfed.tasks.evaluation import Predicted
 
-__all__ = ["Metrics", "Outcome"]
-
-
 #: Metrics by name, such as accuracy, auc or rmse; None if there was nothing to score.
 Metrics = dict[str, float | None]
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:  # the command line's completion reads the names, and must not
     from graphfed.methods.base import Method
     from graphfed.tasks.base import AnyKind, TaskDefinition
 
-__all__ = ["TASKS", "data_kinds", "default_settings", "first_task", "get_task", "task_or_default"]
-
 #: The module of each task, by the task's name. The module has an object `TASK`.
 TASKS: dict[str, str] = {
     CLASSIFICATION: "graphfed.tasks.node_classification",

@@ -19,8 +19,6 @@ from graphfed.plugins import Plugin
 from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
 from graphfed.tasks.source import DataSource
 
-__all__ = ["MANY_ENTRIES", "RunConfig", "default_threads", "no_stages", "threads_for"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunConfig:

@@ -10,8 +10,6 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-__all__ = ["DEFAULT_CLIENTS", "OPTIONS", "Placement", "RunOptions", "Runtime", "SettingValue"]
-
 Runtime = Literal["local", "processes", "nvflare"]
 Placement = Literal["stacked", "one-at-a-time"]
 

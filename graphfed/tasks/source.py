@@ -20,8 +20,6 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["DataSource", "LoadedData", "data_source", "described", "sensors_of"]
-
 #: Loaded data sets that are kept between runs, by their names, folders and options.
 LoadedData: TypeAlias = dict[Hashable, Graph | Sensors]
 

@@ -40,18 +40,6 @@ from graphfed.methods.attention_sums.method import Prepared
 from graphfed.methods.attention_sums.neighbour_sums import Targets
 from graphfed.runs.progress import stages_of
 
-__all__ = [
-    "TOLERANCE",
-    "FromScores",
-    "FromSums",
-    "Layer",
-    "attack_scores",
-    "attack_sums",
-    "group_means",
-    "receive",
-    "solve_group",
-]
-
 #: The largest error of recovered features, relative to the largest feature of the node: rounding to float32,
 #: enlarged where the equations of d / heads rounds are nearly dependent.
 TOLERANCE = 1e-2

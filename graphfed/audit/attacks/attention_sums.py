@@ -37,8 +37,6 @@ from graphfed.methods.attention_sums.config import AttentionSumsConfig
 from graphfed.methods.attention_sums.method import Prepared, parts_of
 from graphfed.methods.attention_sums.neighbour_sums import Targets
 
-__all__ = ["CHECK", "SCORES", "Found", "attack_one_round"]
-
 #: The largest error of a recovered number of W h, relative to the largest number of the node.
 TOLERANCE = 1e-3
 

@@ -54,8 +54,6 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.sensors.inputs import SensorInputs
 
-__all__ = ["CHECK", "Reconstruction", "reconstruct"]
-
 #: The largest numbers of attacked sensors, of attacked windows and of averaged encodings of a window.
 SENSORS, WINDOWS, RELEASES = 20, 2016, 20
 #: The sensors that collude with a server that does not know the weights; the series that a server draws that

@@ -36,18 +36,6 @@ from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
 
-__all__ = [
-    "CHECK",
-    "Attacked",
-    "Message",
-    "attacked",
-    "by_decoders",
-    "by_eigenvectors",
-    "by_keys",
-    "by_moments",
-    "errors",
-]
-
 #: The numbers of messages that are computed at a time, and the largest number of nodes in the matrix form.
 PART, MOST = 1 << 26, 3000
 #: The largest error of a recovered feature, relative to the largest feature of the neighbourhood.

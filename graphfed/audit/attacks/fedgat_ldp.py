@@ -26,8 +26,6 @@ from graphfed.methods.fedgat import pretraining
 from graphfed.methods.fedgat.config import FedGATLdpConfig
 from graphfed.methods.fedgat.moment_messages import Pooled
 
-__all__ = ["CHECK", "similarities"]
-
 #: The number of other nodes that a row is compared with.
 OTHERS = 50
 

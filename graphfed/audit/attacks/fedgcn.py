@@ -35,8 +35,6 @@ from graphfed.federation.secure.encrypted_sum import SUM, place_rows
 from graphfed.methods.fedgcn.method import ENCRYPTED, border_ids, border_of, find_closure, neighbour_counts
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["CHECK", "single_node_sums"]
-
 #: The largest rounding error of a product and a quotient, relative to the largest entry of a row.
 TOLERANCE = 1e-5
 #: The number of rows that are compared at a time, so that wide features fit into memory.

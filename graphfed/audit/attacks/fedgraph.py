@@ -58,8 +58,6 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
 from graphfed.methods.fedgraph.config import FedGraphConfig
 
-__all__ = ["CHECK", "Known", "compare", "embeddings", "solve", "solve_linear"]
-
 #: The number of attacked pairs in each group of GROUPS, with up to MANY_FEATURES features (fewer with more);
 #: and the largest number of equations for a node.
 PAIRS, MANY_FEATURES, EQUATIONS = 10, 2000, 400

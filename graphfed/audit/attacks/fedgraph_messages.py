@@ -25,19 +25,6 @@ from graphfed.methods.fedgraph.method import Clients
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import SparseMatrix, ranges
 
-__all__ = [
-    "Opened",
-    "Pairs",
-    "Seen",
-    "edges_to",
-    "entering_rows",
-    "features",
-    "guesses",
-    "opened",
-    "record_rows",
-    "true_sums",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Opened:

@@ -47,17 +47,6 @@ from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, ro
 from graphfed.methods.fedsage.generator import counted, squared_lengths
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = [
-    "CHECK",
-    "Found",
-    "System",
-    "attack_gradients",
-    "attack_steps",
-    "changes",
-    "received_systems",
-    "solve",
-]
-
 #: The largest error of a computed feature, relative to the largest feature of its system.
 TOLERANCE = 1e-3
 #: The rounding error of a number of a gradient, relative to the largest one.

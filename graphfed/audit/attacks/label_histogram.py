@@ -25,8 +25,6 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
 from graphfed.methods.config import GraphSettings, LocalStepsSettings, TrainingSettings
 
-__all__ = ["CHECK", "correlation_and_baseline", "estimate_shares"]
-
 DRAWS = 1000
 
 

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from graphfed.data.seeding import generator
 
-__all__ = ["bounded", "gauss_newton"]
-
 
 def bounded(
     a: Tensor,

@@ -38,8 +38,6 @@ from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import fold
 
-__all__ = ["CHECK", "Seen", "overhear", "solve"]
-
 #: The number of attacked pairs of clients, with few and with many features; and the largest number of
 #: equations of one attacker.
 PAIRS, FEW_PAIRS, MANY_FEATURES, EQUATIONS = 10, 4, 512, 1600

@@ -17,8 +17,6 @@ import numpy as np
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
 
-__all__ = ["CHECK", "membership_auc"]
-
 DRAWS = 1000
 #: The largest number of nodes of a class and part; of more, as many are drawn. This changes at most the third
 #: digit of the AUC.

@@ -13,8 +13,6 @@ from graphfed.runs.folder import plain
 from graphfed.runs.progress import human_bytes
 from graphfed.tasks.registry import TASKS
 
-__all__ = ["CHECK", "disagreements"]
-
 
 def disagreements(ledger: Ledger, totals: Any, statement: Any) -> list[str]:
     """Compare the ledger with itself and with the result.

@@ -28,8 +28,6 @@ from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.methods.prediction_release.release import predicted_classes
 
-__all__ = ["CHECK", "Received", "bound", "guess", "overhear"]
-
 TRANSFER = "prediction_release/classes"
 
 

@@ -40,8 +40,6 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import ObservedTransfer, Transcript, dense_rows, record_rounds
 from graphfed.federation.secure.protection import PLAINTEXT
 
-__all__ = ["FEATURES", "LABELS"]
-
 #: The fraction of nodes whose features the server knows, and the largest number of nodes in the attack.
 KNOWN, MAX_NODES = 0.1, 20_000
 #: The number of mixtures of a node for each of its features, and the largest number of mixtures.

@@ -9,8 +9,6 @@ import numpy as np
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.federation.ledger import is_readable
 
-__all__ = ["CHECK"]
-
 
 def run(audited: AuditedRun) -> Finding:
     """Compare the counts that the server received with the true ones, for each client."""

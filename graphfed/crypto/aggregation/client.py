@@ -21,8 +21,6 @@ from graphfed.crypto.aggregation.terms import (
 )
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = ["Client", "IdealClient"]
-
 
 class Client(Participant):
     """A client of a session. Every method is one step; ProtocolError ends the session.

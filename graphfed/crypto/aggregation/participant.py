@@ -18,8 +18,6 @@ from graphfed.crypto.errors import ProtocolError
 if TYPE_CHECKING:  # needs the extra `secure`, which the simulated form does without
     from graphfed.crypto.pairwise import KeyPair
 
-__all__ = ["Participant", "agree_mask_key", "name_purpose", "split_rows"]
-
 
 class Participant(ABC):
     """One participant of one session. It takes its steps in order, each once, and an error ends the

@@ -20,8 +20,6 @@ from graphfed.crypto.aggregation.terms import (
 )
 from graphfed.crypto.errors import ProtocolError
 
-__all__ = ["IdealServer", "Server"]
-
 
 class Server(Participant):
     """The server of a session. Every method is one step; ProtocolError ends the session.

@@ -66,21 +66,6 @@ from dataclasses import dataclass
 from graphfed.crypto import shamir
 from graphfed.errors import InputError
 
-__all__ = [
-    "EVERYONE",
-    "FEWEST_CLIENTS",
-    "KEY",
-    "KEYS_BYTES",
-    "KEY_BYTES",
-    "OVER",
-    "PROTOCOL",
-    "SEALED_BYTES",
-    "SECRET_BYTES",
-    "SEED",
-    "TAG_BYTES",
-    "Terms",
-]
-
 #: The smallest number of clients: of two, each could subtract its own vector from the sum.
 FEWEST_CLIENTS = 3
 #: The name of the protocol, in every hash and key.

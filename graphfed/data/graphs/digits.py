@@ -7,8 +7,6 @@ import numpy as np
 from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.files import read_tensors
 
-__all__ = ["load_digits"]
-
 FILE = Path(__file__).parent / "files" / "digits.safetensors"
 
 

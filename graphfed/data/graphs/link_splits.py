@@ -17,17 +17,6 @@ from graphfed.data.partitions.tables import Partition
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, shown
 
-__all__ = [
-    "DEFAULT_EDGES",
-    "PARTS",
-    "EdgeSplit",
-    "ScoredPairs",
-    "make_edge_split",
-    "pairs_that_are_no_edge",
-    "scored_pairs",
-    "training_graph",
-]
-
 #: The fractions of train, val and test in the Lumos paper.
 DEFAULT_EDGES = "edges:0.8,0.05,0.15"
 #: The parts of the split whose pairs are scored; `part` columns hold the position in this tuple.

@@ -13,8 +13,6 @@ import numpy as np
 
 from graphfed.errors import InputError, shown
 
-__all__ = ["node_ids"]
-
 
 def node_ids(texts: Sequence[str]) -> np.ndarray:
     """Compute the ids of texts. Equal texts have equal ids.

@@ -26,9 +26,6 @@ from graphfed.data.npz_files import NpzFile
 from graphfed.data.sparse import MAX_WIDTH, csr_from_arrays
 from graphfed.errors import InputError
 
-__all__ = ["NPZ_SOURCES", "NpzSource", "find_npz", "load_npz"]
-
-
 #: The arrays that a file may hold.
 ARRAYS = ("edges", "labels", "label_names", "feat_indptr", "feat_indices", "num_features", "feat_values")
 

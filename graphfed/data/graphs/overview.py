@@ -14,8 +14,6 @@ from graphfed.data.graphs.link_splits import PARTS, EdgeSplit, ScoredPairs, scor
 from graphfed.data.partitions.partition import Partition
 from graphfed.data.seeding import generator
 
-__all__ = ["MAX_CLIENTS", "client_facts", "client_names", "graph_facts", "overview"]
-
 #: The largest number of clients that an overview lists.
 MAX_CLIENTS = 200
 #: The largest numbers of nodes, edges and clients that are drawn.

@@ -26,8 +26,6 @@ from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.errors import InputError
 from graphfed.files import check_regular, write_bytes
 
-__all__ = ["PARTS", "SOURCE", "find_files", "folders", "load_planetoid"]
-
 SOURCE = "the public repository kimiyoung/planetoid, folder data"
 PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 FEATURE_PARTS = ("x", "tx", "allx")

@@ -17,8 +17,6 @@ from graphfed.data.graphs.graph import Graph, make_graph, sorted_unique
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError
 
-__all__ = ["make_social"]
-
 TAIL = 2.5  # exponent of the degree distribution
 FEATURES_PER_NODE = 8  # the mean number, before repeated features are merged
 DIRECTION = 2.0  # the length of a community's dense direction; a feature's noise has standard deviation 1

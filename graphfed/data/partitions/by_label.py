@@ -7,8 +7,6 @@ from graphfed.data.partitions.tables import Partition, from_assignment, without_
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, did_you_mean
 
-__all__ = ["MIN_NODES", "label_dirichlet", "label_skew"]
-
 MIN_NODES = 10  # the smallest number of nodes of a client in the programs of FedGCN and FedGAT
 MAX_ATTEMPTS = 10_000
 ROUNDING = 1e-3  # so that 0.667 is accepted for 1 - 1/3

@@ -13,8 +13,6 @@ from graphfed.data.partitions.tables import Partition, from_assignment, without_
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, how_to_install
 
-__all__ = ["ego", "louvain", "metis", "random"]
-
 
 def random(graph: Graph, clients: int, seed: int) -> Partition:
     """Assign nodes to clients uniformly at random, with sizes that differ by at most one.

@@ -11,8 +11,6 @@ from graphfed.data.partitions.tables import Partition, cross_rows, from_assignme
 from graphfed.data.seeding import generator
 from graphfed.errors import InputError, did_you_mean
 
-__all__ = ["edges_uniform", "overlapping"]
-
 MIN_FRACTION = 0.05  # the smallest fraction of the nodes at a client of `overlapping`
 
 

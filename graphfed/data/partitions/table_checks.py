@@ -12,8 +12,6 @@ import numpy as np
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 
-__all__ = ["check_against_graph", "check_metadata", "check_tables"]
-
 Tables = Mapping[str, np.ndarray]
 
 COLUMNS = {

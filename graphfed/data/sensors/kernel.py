@@ -12,8 +12,6 @@ import scipy.sparse as sp
 
 from graphfed.errors import InputError
 
-__all__ = ["THRESHOLD", "gaussian_kernel", "with_unit_diagonal"]
-
 THRESHOLD = 0.1
 
 

@@ -17,8 +17,6 @@ from graphfed.data.texts import canonical_names
 from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError, shown
 
-__all__ = ["Pairs", "looks_like_distances", "read_matrix", "read_pairs", "read_positions"]
-
 #: The number of sensors whose distances `looks_like_distances` compares.
 COMPARED = 100
 

@@ -13,8 +13,6 @@ import scipy.sparse as sp
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import TimeSplit
 
-__all__ = ["MAX_EDGES", "sensor_facts", "sensor_overview"]
-
 #: The largest number of edges that an overview lists.
 MAX_EDGES = 20_000
 #: The largest number of intervals for which an overview has the availability of readings.

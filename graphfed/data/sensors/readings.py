@@ -30,8 +30,6 @@ from graphfed.errors import InputError, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["HDF5", "INDEX", "Grid", "Rows", "on_grid", "read_arrays", "read_hdf5", "read_long", "read_wide"]
-
 HDF5 = (".h5", ".hdf5", ".hdf")
 #: The name of a table's first column if the file does not name it.
 INDEX = "time"

@@ -20,8 +20,6 @@ from graphfed.data.sensors.kernel import gaussian_kernel
 from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError
 
-__all__ = ["make_roads"]
-
 STEP_MINUTES = 5
 STEPS_PER_DAY = 24 * 60 // STEP_MINUTES
 START = "2024-01-01T00:00:00"  # a Monday

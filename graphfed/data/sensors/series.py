@@ -13,8 +13,6 @@ import scipy.sparse as sp
 from graphfed.data.content import content_hash
 from graphfed.errors import InputError, shown
 
-__all__ = ["Sensors"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sensors:

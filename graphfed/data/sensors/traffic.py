@@ -26,8 +26,6 @@ from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError
 
-__all__ = ["TRAFFIC", "TrafficSource", "find_traffic", "load_traffic"]
-
 QUANTITY = "speed (miles per hour)"
 STEP_MINUTES = 5
 DCRNN = "the public repository liyaguang/DCRNN, folder data/sensor_graph"

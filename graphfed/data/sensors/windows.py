@@ -15,8 +15,6 @@ from graphfed.data.graphs.splits import fractions_in
 from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 
-__all__ = ["TimeSplit", "make_time_split", "windows", "with_training_remark"]
-
 #: The usual split of traffic data: 70 % of the windows for training, then 10 % for validation, 20 % for test.
 USUAL = (0.7, 0.1, 0.2)
 KINDS = ("default", "time", "inductive")

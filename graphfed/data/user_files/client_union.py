@@ -18,8 +18,6 @@ from graphfed.data.user_files.graph_tables import Tables
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
 
-__all__ = ["ClientTables", "Union", "unite"]
-
 PARTS = ("train", "val", "test")
 
 

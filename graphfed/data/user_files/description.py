@@ -14,8 +14,6 @@ from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.validation import explain_content
 
-__all__ = ["DescribedFile", "YamlModel", "names_distance"]
-
 #: A file that a description names. In JSON it is an absolute path.
 DescribedFile = Annotated[Path, PlainSerializer(lambda path: str(path.resolve()))]
 

@@ -46,8 +46,6 @@ from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["Description", "Files", "at_client", "describe", "describe_file", "read_description"]
-
 #: The keys that name a column of nodes, and those that name a column of edges.
 NODE_COLUMNS = ("id", "client", "label", "split")
 EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight")

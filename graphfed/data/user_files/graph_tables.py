@@ -21,19 +21,6 @@ from graphfed.errors import InputError, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "BETWEEN",
-    "PARTS",
-    "Among",
-    "Tables",
-    "classes_of",
-    "dropped_by",
-    "encoded",
-    "joined_keys",
-    "parts_of",
-    "read_tables",
-]
-
 #: A column with more different values is refused as a column of labels.
 MAX_CLASSES = 1000
 #: A column with more different values is refused, too, if there are less than two nodes per value.

@@ -17,8 +17,6 @@ from graphfed.files import read_start
 if TYPE_CHECKING:
     import networkx as nx
 
-__all__ = ["read_graphml"]
-
 
 def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
     """Read a GraphML file of one graph.

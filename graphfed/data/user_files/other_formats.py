@@ -9,8 +9,6 @@ from pathlib import Path
 from graphfed.data.messages import brief
 from graphfed.errors import InputError
 
-__all__ = ["require_ending"]
-
 #: How to save the content of a file for each use, where the ending has no conversion of its own.
 _SAVE = {
     "readings": "save its numbers, [times, sensors], with numpy.savez('readings.npz', readings=numbers, "

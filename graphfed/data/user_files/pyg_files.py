@@ -22,8 +22,6 @@ from graphfed.files import read_start
 if TYPE_CHECKING:
     pass
 
-__all__ = ["from_pyg", "read_pyg"]
-
 #: The names of the masks, in the order of the parts of a split.
 MASKS = ("train_mask", "val_mask", "test_mask")
 #: The attributes of a `Data` that are read, and `num_nodes`, which adds nothing to them.

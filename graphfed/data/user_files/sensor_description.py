@@ -25,14 +25,6 @@ from graphfed.data.user_files.table_files import TABLES, TableFile
 from graphfed.errors import InputError
 from graphfed.validation import keys_of
 
-__all__ = [
-    "SensorDescription",
-    "describe_graph",
-    "describe_readings",
-    "describe_sensors",
-    "describes_sensors",
-]
-
 _FILES = ("readings", "distances", "adjacency", "locations")
 #: pandas' name of an unnamed index in Parquet.
 _PANDAS_INDEX = "__index_level_0__"

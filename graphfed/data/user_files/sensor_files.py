@@ -18,8 +18,6 @@ from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError
 
-__all__ = ["load_graph", "load_readings", "load_sensors"]
-
 
 def load_sensors(description: SensorDescription) -> Sensors:
     """Load the sensors that a description describes.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-__all__ = ["TABLES", "Numbers", "TableFile", "first_that_fails", "is_number"]
-
 _CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
 #: The endings of tables.

@@ -21,8 +21,6 @@ from graphfed.federation.tape import Record, Tape
 from graphfed.federation.transfer import Transfer, pack, tensors_asked, unpack, unpack_arrived, wrapped_leaves
 from graphfed.federation.wire import WireError
 
-__all__ = ["Delivery", "transfer_of"]
-
 P = TypeVar("P", bound=Payload)
 
 

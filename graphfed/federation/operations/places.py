@@ -11,8 +11,6 @@ from graphfed.federation.ledger import Flow
 from graphfed.federation.link import SERVER_INDEX, Pair
 from graphfed.federation.values import CLIENTS, Located, check_arguments
 
-__all__ = ["Places"]
-
 
 class Places:
     """The workers of a run and its server: which of them are in this process, and which clients take part.

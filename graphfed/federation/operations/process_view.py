@@ -19,8 +19,6 @@ from graphfed.federation.operations.places import Places
 from graphfed.federation.operations.running import Place
 from graphfed.federation.values import ABSENT, CLIENTS, SERVER, Located, ProgramObject, check_arguments
 
-__all__ = ["ProcessView"]
-
 T = TypeVar("T")
 
 

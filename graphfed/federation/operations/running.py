@@ -16,8 +16,6 @@ from graphfed.federation.values import (
     versions,
 )
 
-__all__ = ["Place", "StageError"]
-
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")

@@ -41,17 +41,6 @@ from graphfed.federation.transfer import Accept, Options, TensorForm
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import SparseWeights
 
-__all__ = [
-    "SumForm",
-    "SumProtection",
-    "check_contributors",
-    "check_sums",
-    "messages",
-    "protected_mean",
-    "protected_sum",
-    "secure_sum",
-]
-
 #: How a sum at the server is protected: it reads each part, or by secure aggregation their sum only.
 SumProtection = Literal["plaintext", "secure"]
 #: Bytes of masked vectors and sealed shares that one process may hold for its clients.

@@ -42,8 +42,6 @@ from graphfed.federation.secure.pairs import Ints, KnownPairs, Pairs, SelectedPa
 from graphfed.federation.values import Located
 from graphfed.random import uniform
 
-__all__ = ["at_most_pairs", "compare_pairs"]
-
 Reveal = Literal["order", "greater"]
 #: How the ledger records what the protocols send.
 PROTECTION = "encrypted"

@@ -36,8 +36,6 @@ from graphfed.federation.route import ExchangeIds, Route, RouteTable, RowIds
 from graphfed.federation.transfer import TensorForm
 from graphfed.federation.values import Located
 
-__all__ = ["AnyEvaluator", "AnyKeyOwner", "Packing", "encrypted_sum", "place_rows", "share_key"]
-
 SUM = PARAMETERS["sum"]
 #: Bytes of ciphertexts that one process may hold.
 MAX_BYTES = 8 * 2**30

@@ -49,18 +49,6 @@ Session = TwoParty | Simulated
 #: A party's shares of the maxima, and its shares of which row won on every level of the tournament.
 Found = tuple[protocol.Shares, protocol.Bits]
 
-__all__ = [
-    "HelperSession",
-    "MaximumRoute",
-    "PreparedRoute",
-    "open_helper_session",
-    "open_maximum",
-    "plan_maximum",
-    "prepare_route",
-    "protected_max",
-    "secure_max",
-]
-
 
 @dataclass(frozen=True)
 class HelperSession:

@@ -19,8 +19,6 @@ from graphfed.federation.secure.pairs import KnownPairs, Pairs
 from graphfed.federation.values import Located
 from graphfed.federation.wire import WireError
 
-__all__ = ["notify"]
-
 Ints = NDArray[np.int64]
 #: Bytes of a notification.
 NOTIFICATION_BYTES = 4

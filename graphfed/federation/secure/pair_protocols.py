@@ -32,8 +32,6 @@ from graphfed.federation.values import Located
 
 Result = TypeVar("Result")
 
-__all__ = ["make_links", "open_sessions", "record_traffic", "run_pair_protocols", "run_selected"]
-
 #: Processor seconds that one party takes to set up a session (benchmarks/secure.py: 37 ms for both parties),
 #: and the memory that it keeps afterwards, the ciphers of its columns.
 SECONDS_OF_SET_UP, BYTES_OF_PARTY = 0.02, 200_000

@@ -29,8 +29,6 @@ from graphfed.federation.transfer import Transfer, check_rows
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import ranges
 
-__all__ = ["pair_route", "send", "send_bytes", "swap"]
-
 
 def swap(
     fed: Federation,

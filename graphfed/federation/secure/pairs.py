@@ -24,22 +24,6 @@ from graphfed.federation.core import Federation
 from graphfed.federation.ledger import Flow
 from graphfed.federation.values import Located
 
-__all__ = [
-    "KnownPairs",
-    "PairRows",
-    "Pairs",
-    "SelectedPairs",
-    "check_positions",
-    "find_partners",
-    "flow_between",
-    "incoming_links",
-    "open_pairs",
-    "outgoing_links",
-    "positions_by_worker",
-    "select_pairs",
-    "select_rows",
-]
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 

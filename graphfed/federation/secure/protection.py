@@ -13,8 +13,6 @@ The operations that take a protection are next to the protocols that they choose
 
 from typing import Final
 
-__all__ = ["PLAINTEXT", "needs_parts"]
-
 #: The protection that lets the receiver read what is sent.
 PLAINTEXT: Final = "plaintext"
 

@@ -22,8 +22,6 @@ from graphfed.federation.payload import Payload
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.values import Located
 
-__all__ = ["ClientSum", "protected_sum_at_clients", "shared_sum"]
-
 P = TypeVar("P", bound=Payload)
 
 #: How a sum that every client gets is protected: by additive shares, or in plaintext, where the server reads

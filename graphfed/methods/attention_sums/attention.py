@@ -27,8 +27,6 @@ from graphfed.nn.batch import Batch
 from graphfed.nn.layers import Dropout, linear
 from graphfed.nn.sparse import SparseMatrix, entry_sums, spmm, sums_by
 
-__all__ = ["LARGEST_SCORE", "Pattern", "add_up", "neighbour_parts", "transform"]
-
 #: LeakyReLU's slope below 0.
 SLOPE = 0.2
 #: The largest size of a source score c_j: exp(60) is 1e26, which is in the range of float32.

@@ -7,8 +7,6 @@ from pydantic.dataclasses import dataclass
 
 from graphfed.methods import config as groups
 
-__all__ = ["AttentionSumsConfig"]
-
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class AttentionSumsConfig(

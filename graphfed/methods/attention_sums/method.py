@@ -68,8 +68,6 @@ from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
 
-__all__ = ["METHOD", "Prepared", "logits"]
-
 #: What the names of its transfers begin with.
 NAME = "attention_sums"
 

@@ -46,8 +46,6 @@ from graphfed.methods.common.remote_neighbours import remote_ids, remote_neighbo
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import entry_words
 
-__all__ = ["MESSAGES", "Masks", "NeighbourSums", "Targets", "connect", "find_targets"]
-
 KEY_BYTES = 32
 PURPOSE = b"graphfed attention_sums "
 

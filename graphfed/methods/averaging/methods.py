@@ -15,8 +15,6 @@ from graphfed.methods.averaging.program import MESSAGES, PROTECTION, RULE_MESSAG
 from graphfed.methods.averaging.rules import RULES
 from graphfed.methods.base import Method, Sent, StateValues
 
-__all__ = ["DISTGAT", "FEDADAM", "FEDAVG", "FEDPROX", "SCAFFOLD", "WEIGHTS_SENT"]
-
 #: For methods whose clients always send weights.
 WEIGHTS_SENT = Sent("weights, every round", PROTECTION, MESSAGES)
 

@@ -36,19 +36,6 @@ from graphfed.methods.common.local_training import (
 )
 from graphfed.methods.config import GraphTraining, clients_in_round, steps_at_server, sum_protection
 
-__all__ = [
-    "MESSAGES",
-    "PROTECTION",
-    "RULE_MESSAGES",
-    "SECURE_UPDATE",
-    "Clients",
-    "predict",
-    "round",
-    "rule_of",
-    "setup",
-    "start",
-]
-
 
 @dataclass(frozen=True)
 class Clients:

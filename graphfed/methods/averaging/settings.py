@@ -9,17 +9,6 @@ from graphfed.errors import InputError, shown
 from graphfed.methods import config as groups
 from graphfed.nn.optim import Optimizer
 
-__all__ = [
-    "DistGATConfig",
-    "FedAdamConfig",
-    "FedAvgConfig",
-    "FedProxConfig",
-    "ProximalSettings",
-    "RuleSettings",
-    "ScaffoldConfig",
-    "ServerAdamSettings",
-]
-
 
 def check_optimizer(config: groups.TrainingSettings, name: str) -> None:
     """Check that clients take steps of gradient descent.

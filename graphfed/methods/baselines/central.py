@@ -39,8 +39,6 @@ from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold
 
-__all__ = ["METHOD", "predict", "round", "setup"]
-
 
 @dataclass(frozen=True)
 class Pooled:

@@ -63,8 +63,6 @@ from graphfed.nn.optim import AdamState, choose_rows, init_state, optimizer_step
 from graphfed.nn.sparse import SparseWeights
 from graphfed.random import fold, normal, uniform
 
-__all__ = ["METHOD", "FedPubConfig", "mixing_weights", "predict", "random_graph", "round", "setup"]
-
 Tensors = dict[str, Tensor]
 
 #: The random graph: communities, nodes of each, and the probability of an edge inside one.

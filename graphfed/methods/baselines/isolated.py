@@ -27,8 +27,6 @@ from graphfed.methods.common.local_training import (
 from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 
-__all__ = ["METHOD", "AloneConfig", "predict", "round", "setup"]
-
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class AloneConfig(

@@ -17,8 +17,6 @@ from graphfed.methods.base import Method, Sent
 from graphfed.methods.baselines import central
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 
-__all__ = ["METHOD", "OwnFeaturesConfig"]
-
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class OwnFeaturesConfig(

@@ -9,9 +9,6 @@ from graphfed.methods import config as groups
 from graphfed.methods.cnfgnn.server_gnn import check_gat
 from graphfed.privacy.gaussian import composed_gaussian_epsilon
 
-__all__ = ["ALTERNATING", "CNFGNNConfig", "epsilon_of", "releases"]
-
-
 ALTERNATING = ("at_fedavg", "at")
 
 

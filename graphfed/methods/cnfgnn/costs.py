@@ -8,8 +8,6 @@ The paper's GB are 2^30 bytes, a number has 4 bytes, and numbers of weights are 
 727 000).
 """
 
-__all__ = ["forecast_operations", "training_numbers"]
-
 
 def training_numbers(
     method: str,

@@ -32,8 +32,6 @@ from graphfed.nn.edges import Edges
 from graphfed.nn.precision import product
 from graphfed.random import fold, uniform_weights
 
-__all__ = ["graph_network", "init"]
-
 Weights = Mapping[str, Tensor]
 
 #: The number of edges, over all their windows, that are processed at a time; they fit the cache at width 256.

@@ -86,8 +86,6 @@ from graphfed.methods.common.forecasting import (
 from graphfed.methods.tasks import FORECASTING
 from graphfed.random import fold, permutation
 
-__all__ = ["METHOD"]
-
 
 @dataclass(frozen=True)
 class Prepared:

@@ -26,8 +26,6 @@ from graphfed.nn.precision import product
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import fold, glorot
 
-__all__ = ["SERVER_NETWORKS", "ServerNetwork", "check_gat", "get_server_network"]
-
 Weights = Mapping[str, Tensor]
 
 LAYERS = 2

@@ -29,19 +29,6 @@ from graphfed.methods.base import Task
 from graphfed.methods.config import CommonSettings
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = [
-    "MESSAGES",
-    "OWNER_MESSAGES",
-    "Alignment",
-    "AlignmentSettings",
-    "NamedCohort",
-    "TrainingNodes",
-    "align",
-    "common_seed",
-    "count_owners",
-    "training_nodes",
-]
-
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class AlignmentSettings:

@@ -47,8 +47,6 @@ from graphfed.methods.base import Method, Task
 from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = ["ARRAYS", "MESSAGES", "Scaling", "apply_scaling", "scale_features", "scaling_from"]
-
 #: Positions are counted in this fraction of the scale: quarters.
 GRID = 4
 #: Largest distance from the centre, in scales, that counts, so that outliers do not move the centre.

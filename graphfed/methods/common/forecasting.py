@@ -29,36 +29,6 @@ from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.precision import product_dtype
 from graphfed.random import fold
 
-__all__ = [
-    "MESSAGES",
-    "PART",
-    "STATISTICS",
-    "WINDOWS",
-    "Batch",
-    "ForecastTraining",
-    "Standardised",
-    "Weights",
-    "absent",
-    "average",
-    "batch_of",
-    "client_gradients",
-    "client_losses",
-    "common_split",
-    "decode",
-    "descend",
-    "encode",
-    "expanded",
-    "fit_scaler",
-    "gradients_of",
-    "joined",
-    "of_present",
-    "parts_of",
-    "pool",
-    "standardise",
-    "teaching",
-    "with_readings",
-]
-
 Weights = Mapping[str, Tensor]
 
 #: Windows that are encoded and forecast at a time without training.

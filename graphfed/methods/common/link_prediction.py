@@ -12,8 +12,6 @@ from torch.nn.functional import softplus
 from graphfed.data.graphs.link_splits import pairs_that_are_no_edge
 from graphfed.random import uniform
 
-__all__ = ["link_loss", "negatives", "pair_products"]
-
 
 def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
     """Draw pairs of nodes that are no edges, uniformly and with repetition.

@@ -34,29 +34,6 @@ from graphfed.random import fold
 #: If a smaller fraction of the clients is present, their rows are gathered; otherwise absent ones are masked.
 GATHER_BELOW = 0.5
 
-__all__ = [
-    "Prepared",
-    "as_configured",
-    "choose_clients",
-    "descend",
-    "each_value",
-    "fresh_state",
-    "gradient_from_shared",
-    "initial_weights",
-    "own_view",
-    "personal_weights",
-    "predict_personal",
-    "predict_shared",
-    "prepare",
-    "prepare_shared",
-    "stepped",
-    "train_from_shared",
-    "train_personal",
-    "train_pulled",
-    "values_of",
-    "with_values",
-]
-
 
 @dataclass(frozen=True)
 class Prepared:

@@ -30,24 +30,6 @@ from graphfed.privacy.local import check_bounds, randomised_response
 from graphfed.privacy.noise import Noise, chunks
 from graphfed.random import fold
 
-__all__ = [
-    "DEFAULTS",
-    "MESSAGES",
-    "PAPER",
-    "FeatureBoundSettings",
-    "NoiseSettings",
-    "Prepared",
-    "by_node",
-    "check_graph",
-    "check_training",
-    "node_route",
-    "noise_of",
-    "noised_labels",
-    "return_logits",
-    "round_at_server",
-    "take_steps",
-]
-
 Weights = dict[str, Tensor]
 #: Clients send features with noise, within public bounds, so nothing may be agreed on before.
 DEFAULTS = {"features": "raw"}

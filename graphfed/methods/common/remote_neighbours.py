@@ -9,8 +9,6 @@ from torch import Tensor
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeIds
 
-__all__ = ["remote_ids", "remote_neighbours"]
-
 
 def remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
     """Number the remote neighbours of a cohort's clients, client by client.

@@ -10,17 +10,6 @@ from graphfed.methods.config import (
     RecurrentSettings,
 )
 
-__all__ = [
-    "CHECKPOINT_BYTES",
-    "GraphExtent",
-    "SeriesExtent",
-    "hidden_bytes",
-    "network_numbers",
-    "num_moments",
-    "recurrent_numbers",
-    "weight_bytes",
-]
-
 #: Bytes of a number (float32).
 NUMBER = 4
 #: Bytes of a run's files for each number of a checkpoint: three checkpoints, while the third is written, and

@@ -27,21 +27,6 @@ from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
 
-__all__ = [
-    "LossRows",
-    "SplitSettings",
-    "Weights",
-    "copy_weights",
-    "initial_optimizer",
-    "initial_predictor",
-    "loss_rows",
-    "loss_share",
-    "multiply_rows",
-    "predict_rows",
-    "step",
-    "sum_gradients",
-]
-
 Weights = dict[str, Tensor]
 
 

@@ -17,17 +17,6 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.aggregation import secure_sum
 
-__all__ = [
-    "GRADIENTS",
-    "GradientSum",
-    "Weights",
-    "broadcast_leaves",
-    "count_in_sums",
-    "count_once",
-    "divide",
-    "secure_mean",
-]
-
 Weights = dict[str, Tensor]
 
 

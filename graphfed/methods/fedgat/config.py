@@ -14,8 +14,6 @@ from graphfed.methods.config import PlaintextOnly, SamplingSettings
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.nn.backbones import Backbone
 
-__all__ = ["AnyFedGATConfig", "FedGATConfig", "FedGATLdpConfig", "FedGATSettings"]
-
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGATSettings:

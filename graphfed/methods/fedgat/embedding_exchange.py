@@ -22,8 +22,6 @@ from graphfed.methods.fedgat.receptive_fields import as_rows, far_ids
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 
-__all__ = ["MESSAGES", "Border", "exchange", "find_border"]
-
 
 def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) -> tuple[Batch, ...]:
     """Prepare one batch per layer except the last, for the own nodes that other clients request, bool [N]."""

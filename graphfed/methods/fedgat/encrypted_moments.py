@@ -49,8 +49,6 @@ from graphfed.methods.fedgat.moment_messages import Neighbourhoods, alike, numbe
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold, uniform
 
-__all__ = ["ENCRYPTED", "MESSAGES", "encrypted_rows", "laid_out", "log_encrypted_cost"]
-
 #: Prefix of the names of the transfers.
 ENCRYPTED = "fedgat/encrypted"
 PRODUCT = PARAMETERS["product"]

@@ -38,8 +38,6 @@ from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
-__all__ = ["METHOD", "pooled_of"]
-
 
 def noised_features(cohort: Cohort, config: FedGATLdpConfig) -> Tensor:
     """Add Gaussian noise to the features of a client, x' [N, F]."""

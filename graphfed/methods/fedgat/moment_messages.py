@@ -40,16 +40,6 @@ from torch import Tensor
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold, uniform
 
-__all__ = [
-    "Neighbourhoods",
-    "alike",
-    "matrix_message",
-    "numbers",
-    "projectors",
-    "vector_message",
-    "vector_weights",
-]
-
 #: Most numbers that are computed at a time.
 PART = 1 << 25
 

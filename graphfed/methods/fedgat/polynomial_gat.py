@@ -22,8 +22,6 @@ from graphfed.nn.moments import weighted_means
 from graphfed.nn.sparse import SparseWeights, entry_sums
 from graphfed.random import fold, glorot
 
-__all__ = ["Score", "polynomial_gat", "score_function", "score_series", "score_vectors"]
-
 #: LeakyReLU's slope below 0.
 SLOPE = 0.2
 #: Weights of tied scores: the vectors that are multiplied with W h.

@@ -47,28 +47,6 @@ from graphfed.nn.moments import Moments
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
-__all__ = [
-    "Asked",
-    "Direct",
-    "Wanted",
-    "ask",
-    "direct_view",
-    "extend",
-    "features_of",
-    "log_message_size",
-    "moments_view",
-    "prepare_direct",
-    "prepare_moments",
-    "receive",
-    "receive_directly",
-    "receive_encrypted",
-    "twice",
-    "twice_squared",
-    "upload",
-    "want",
-    "with_edges",
-]
-
 Rows = Tensor | SparseMatrix
 
 

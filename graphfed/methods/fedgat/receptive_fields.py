@@ -11,18 +11,6 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RowIds
 from graphfed.methods.fedgcn.method import find_closure
 
-__all__ = [
-    "Neighbourhood",
-    "as_rows",
-    "border_ids",
-    "edge_ends",
-    "far_ids",
-    "first_neighbourhood",
-    "neighbourhood_ids",
-    "wider_neighbourhood",
-    "without_messages_of_others",
-]
-
 
 def edge_ends(cohort: Cohort) -> tuple[RowIds, Tensor]:
     """List the edges of a client's nodes.

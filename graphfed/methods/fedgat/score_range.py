@@ -15,8 +15,6 @@ from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_series, score_vectors
 from graphfed.nn.sparse import SparseMatrix, spmm
 
-__all__ = ["first_facts", "message_of", "score_facts", "score_range"]
-
 #: Number of points at which the error of the polynomial is measured.
 POINTS = 257
 #: Largest error that is not reported. An attention coefficient is then wrong by up to 2/9 of itself

@@ -21,22 +21,6 @@ from graphfed.methods.fedgat.moment_messages import (
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
-__all__ = [
-    "VisibleGraph",
-    "edge_memory",
-    "featureless",
-    "memory_of",
-    "message_bytes",
-    "messages_of",
-    "neighbour_counts",
-    "neighbour_ids",
-    "neighbourhoods_of",
-    "no_numbers",
-    "pool",
-    "sizes_of",
-    "visible_graph",
-]
-
 Rows = Tensor | SparseMatrix
 #: Bytes of a stored feature with what training makes of it, sparse and dense, and of an edge.
 SPARSE, DENSE, EDGE = 32, 24, 60

@@ -68,17 +68,6 @@ from graphfed.methods.config import PlaintextOnly, clients_in_round
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
 
-__all__ = [
-    "ENCRYPTED",
-    "METHOD",
-    "Closure",
-    "FedGCNConfig",
-    "border_ids",
-    "border_of",
-    "find_closure",
-    "setup",
-]
-
 Rows = Tensor | SparseMatrix
 #: The first part of the names of transfers in the encrypted exchange.
 ENCRYPTED = "fedgcn/encrypted"

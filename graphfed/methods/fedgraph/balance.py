@@ -29,20 +29,6 @@ from itertools import product
 import torch
 from torch import Tensor
 
-__all__ = [
-    "MEASURED_ROUNDS",
-    "REPEATS",
-    "TimeModel",
-    "add_measurement",
-    "balanced_decision",
-    "best_balance",
-    "drawn_fraction",
-    "first_balance",
-    "fit_time_model",
-    "solve_fractions",
-    "solve_with_requests",
-]
-
 #: The rounds whose seconds are used: four with planned fractions, and four with the solution so far.
 PLANNED_ROUNDS, MEASURED_ROUNDS = 4, 8
 #: How often each of them is repeated if its seconds are of a clock. The median counts, so that neither the

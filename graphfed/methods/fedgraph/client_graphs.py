@@ -23,18 +23,6 @@ from graphfed.nn.pattern import Pattern
 from graphfed.nn.sparse import SparseMatrix, pair_columns, ranges, shift_columns
 from graphfed.random import entry_words, uniform, uniform_entries
 
-__all__ = [
-    "ClientGraph",
-    "Importance",
-    "Layer",
-    "SampledNeighbours",
-    "build_layer",
-    "entering_rows",
-    "make_client_graph",
-    "sample_batch",
-    "sample_neighbours",
-]
-
 #: If a larger fraction of the rows enters the first layer, all rows enter it: multiplying the unused rows
 #: costs less than building a sparse matrix of the used ones.
 TAKE_ALL = 0.4

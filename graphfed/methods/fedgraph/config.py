@@ -9,8 +9,6 @@ from graphfed.errors import InputError, shown
 from graphfed.methods import config as groups
 from graphfed.methods.config import PlaintextOnly
 
-__all__ = ["FedGraphConfig"]
-
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class FedGraphConfig(

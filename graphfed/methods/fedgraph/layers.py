@@ -13,8 +13,6 @@ from graphfed.nn.layers import Dropout, tiled
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, ranges, spmm
 from graphfed.nn.tiles import make_tiles
 
-__all__ = ["aggregate", "rows_to_send", "transform"]
-
 
 def transform(
     graph: ClientGraph,

@@ -93,9 +93,6 @@ from graphfed.nn.optim import AdamState
 from graphfed.nn.sparse import SparseWeights
 from graphfed.random import fold
 
-__all__ = ["METHOD", "Clients", "begin", "first_state", "predict", "round", "round_with", "setup"]
-
-
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 

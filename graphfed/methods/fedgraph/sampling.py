@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Sampled", "sample_by_importance", "sample_fan_out", "sample_independently"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sampled:

@@ -22,17 +22,6 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 
-__all__ = [
-    "PolicyFile",
-    "act",
-    "check_fits",
-    "fixed_decision",
-    "make_decision",
-    "project",
-    "read_policy",
-    "write_policy",
-]
-
 #: The smallest sampling probability that an action stands for. With probability 0 no neighbour would ever be
 #: sampled, and nothing could be learned about its effect.
 MIN_PROBABILITY = 0.05

@@ -18,19 +18,6 @@ from graphfed.methods.fedgraph.sampling_policies import (
 )
 from graphfed.nn.backbones import Weights
 
-__all__ = [
-    "add_seconds",
-    "average_rows",
-    "decide",
-    "first_facts",
-    "first_view",
-    "load_policy",
-    "no_policy",
-    "project_view",
-    "saw_test",
-    "stack_view",
-]
-
 
 def load_policy(config: FedGraphConfig, clients: int, weights: Weights) -> dict[str, Tensor]:
     """Read the policy file, and check that its policy fits the run.

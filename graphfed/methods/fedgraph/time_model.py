@@ -9,8 +9,6 @@ from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer
 from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.random import fold, uniform
 
-__all__ = ["add_operations", "count_operations", "measured_seconds", "modelled_seconds", "zero_operations"]
-
 #: Operations of a step of Adam for one weight.
 STEP_OPERATIONS = 10
 

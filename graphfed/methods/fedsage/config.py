@@ -6,8 +6,6 @@ from pydantic.dataclasses import dataclass
 from graphfed.methods import config as groups
 from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
 
-__all__ = ["FedSagePlusConfig"]
-
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class FedSagePlusConfig(

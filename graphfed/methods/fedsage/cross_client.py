@@ -47,17 +47,6 @@ from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import fold
 
-__all__ = [
-    "CHUNK",
-    "MESSAGES",
-    "Embeddings",
-    "closest_rows",
-    "cross_gradients",
-    "known",
-    "rows_of_clients",
-    "train_across",
-]
-
 #: Numbers of scores that are computed at a time.
 CHUNK = 1 << 24
 

@@ -49,23 +49,6 @@ from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns, spmm, 
 from graphfed.nn.tiles import make_tiles
 from graphfed.random import entry_words, fold, glorot, normal, uniform
 
-__all__ = [
-    "FEATURES",
-    "Candidates",
-    "Generator",
-    "Impaired",
-    "counted",
-    "embeddings",
-    "feature_loss",
-    "first_generator",
-    "generated_features",
-    "impair",
-    "mend",
-    "missing_scores",
-    "train_alone",
-    "with_noise",
-]
-
 Rows = Tensor | SparseMatrix
 #: The weights of a client's generator: those of the encoder, "missing.weight" [K, H], "missing.bias" [K], and
 #: `FEATURES` [K, F, P * (H + 1)].

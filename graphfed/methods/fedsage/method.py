@@ -53,8 +53,6 @@ from graphfed.methods.fedsage.cross_client import MESSAGES, train_across
 from graphfed.methods.fedsage.generator import first_generator, impair, mend, train_alone
 from graphfed.nn.batch import View
 
-__all__ = ["METHOD", "setup"]
-
 
 @dataclass(frozen=True)
 class Mended(Clients):

@@ -39,8 +39,6 @@ from graphfed.methods.forecasters import recurrent
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
-__all__ = ["METHOD", "FmtlConfig"]
-
 #: Bytes that neighbours' weights may take in one process (penalty=norm).
 MAX_BYTES = 4 * 2**30
 

@@ -35,8 +35,6 @@ from graphfed.nn import gru
 from graphfed.nn.optim import AdamState, choose_rows, init_state
 from graphfed.random import fold, permutation
 
-__all__ = ["CENTRAL", "DEFAULTS", "FEDAVG", "LOCAL", "GruConfig", "LocalGruConfig"]
-
 PAPER = (
     "Baseline of Meng, Rambhatla, Liu: Cross-node federated graph neural network for spatio-temporal data "
     "modeling. KDD 2021, arXiv:2106.05223"

@@ -13,8 +13,6 @@ from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.config import CommonSettings, WindowSettings
 from graphfed.methods.tasks import FORECASTING
 
-__all__ = ["HISTORICAL_AVERAGE", "LAST_VALUE", "UntrainedConfig"]
-
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class UntrainedConfig(WindowSettings, CommonSettings):

@@ -24,22 +24,6 @@ from torch import Tensor
 from graphfed.crypto.accept import DRAWS, thresholds
 from graphfed.random import fold, uniform
 
-__all__ = [
-    "Optimum",
-    "by_greedy",
-    "by_local_rule",
-    "by_metropolis",
-    "choose_among",
-    "filled",
-    "find_largest",
-    "is_accepted",
-    "largest",
-    "number_of_moves",
-    "optimum",
-    "pair_draws",
-    "workloads",
-]
-
 Edges = NDArray[np.int64]
 Cover = NDArray[np.bool_]
 

@@ -65,9 +65,6 @@ from graphfed.methods.lumos.workload import (
 )
 from graphfed.random import fold
 
-__all__ = ["BETWEEN_NEIGHBOURS", "MESSAGES", "balance"]
-
-
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 

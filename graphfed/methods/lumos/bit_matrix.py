@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-__all__ = ["BitMatrix"]
-
 #: Rows of a block: their part of a gradient (16 columns of 4 bytes, for ones and for zeros) about fits into a
 #: processor's cache.
 BLOCK = 1 << 14

@@ -12,25 +12,6 @@ from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.workload import Neighbours
 
-__all__ = [
-    "MAX_PAIRS",
-    "Chain",
-    "Meeting",
-    "allocate",
-    "candidate_workloads",
-    "client_ids_of",
-    "every_row",
-    "largest_candidates",
-    "list_candidates",
-    "pairs_to_compare",
-    "record_comparisons",
-    "split_candidates",
-    "update_candidates",
-    "update_tables",
-    "workloads_of_rows",
-]
-
-
 #: Pairs of candidates that may compare at a time: in one process they take about 8 GB.
 MAX_PAIRS = 100_000_000
 

@@ -20,19 +20,6 @@ from graphfed.methods.lumos.workload import Assignment
 from graphfed.nn.batch import Block
 from graphfed.nn.sparse import SparseMatrix
 
-__all__ = [
-    "NO_WEIGHTS",
-    "ClientTrees",
-    "assigned_rows",
-    "build_trees",
-    "check_graph",
-    "copy_weights",
-    "examples",
-    "neighbour_rows",
-    "pool_matrix",
-    "to_values",
-]
-
 NO_WEIGHTS = (
     "lumos trains on trees, whose edges have no weights; leave the edge weights out (in a description: "
     "'weight:' with nothing after it)"

@@ -13,8 +13,6 @@ from graphfed.methods import config as groups
 from graphfed.methods.common.released import FeatureBoundSettings, NoiseSettings
 from graphfed.privacy.bins import Accounting
 
-__all__ = ["BalanceSettings", "EncodingSettings", "LumosConfig"]
-
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class EncodingSettings:

@@ -39,15 +39,6 @@ from graphfed.privacy.local import gain
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
 
-__all__ = [
-    "EncodedFeatures",
-    "announced_sizes",
-    "bytes_of_bins",
-    "encode",
-    "received_features",
-    "receiver_mechanism",
-]
-
 
 def receiver_mechanism(config: LumosConfig) -> Mechanism:
     """Describe for the ledger what one receiver gets.

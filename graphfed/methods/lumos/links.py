@@ -12,16 +12,6 @@ from graphfed.methods.lumos.client_trees import ClientTrees
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.random import entry_words, fold, uniform
 
-__all__ = [
-    "Exclusions",
-    "draw_negatives",
-    "link_loss",
-    "make_exclusions",
-    "pair_scores",
-    "rows_to_send",
-    "scored_ids",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Exclusions:

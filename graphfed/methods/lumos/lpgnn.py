@@ -78,8 +78,6 @@ from graphfed.privacy.local import (
     response_matrix,
 )
 
-__all__ = ["METHOD", "LpgnnConfig", "restore"]
-
 #: Bits of a node's role.
 TRAIN, VAL, WEIGHTED = 1, 2, 4
 

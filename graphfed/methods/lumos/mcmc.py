@@ -68,9 +68,6 @@ from graphfed.methods.lumos.workload import (
 )
 from graphfed.random import fold
 
-__all__ = ["search"]
-
-
 # ---- at the clients: moves ---------------------------------------------------------------------------------
 
 

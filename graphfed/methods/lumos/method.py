@@ -90,8 +90,6 @@ from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.privacy.noise import Noise
 from graphfed.random import fold, glorot
 
-__all__ = ["METHOD"]
-
 #: Bytes that the gradients of single clients may take in one process.
 MAX_BYTES = 4 * 2**30
 

@@ -71,8 +71,6 @@ from graphfed.privacy.local import label_mechanism
 from graphfed.privacy.noise import Mechanism
 from graphfed.random import fold, uniform
 
-__all__ = ["METHOD", "NaiveFedgnnConfig", "restore"]
-
 NETWORKS = {"gcn": symmetric.gcn, "gat": symmetric.gat}
 #: Seconds of a training step with its evaluation for each directed edge, measured with hidden 16 and 4 heads
 #: on two cores of a server; only for the estimate that is logged.

@@ -19,8 +19,6 @@ from torch.nn.functional import elu, leaky_relu
 from graphfed.nn.backbones import average_heads
 from graphfed.nn.layers import Dropout
 
-__all__ = ["SymmetricGraph", "gat", "gcn", "make_symmetric_graph"]
-
 #: Entries of the adjacency matrix that attention processes at a time.
 PIECE = 1 << 22
 

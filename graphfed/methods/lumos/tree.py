@@ -31,8 +31,6 @@ from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.random import entry_words
 
-__all__ = ["FUSED_LAYERS", "Forest", "Leaves", "bias_of_rows", "fused", "general", "make_forest", "multiply"]
-
 Weights = dict[str, Tensor]
 
 #: With this many layers or fewer, a leaf depends on its own pair only.

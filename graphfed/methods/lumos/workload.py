@@ -15,20 +15,6 @@ from graphfed.federation import Located
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import pair_draws
 
-__all__ = [
-    "Assignment",
-    "Balance",
-    "Neighbours",
-    "all_rows",
-    "greedy_assignment",
-    "history_row",
-    "log_degrees",
-    "make_assignment",
-    "make_neighbours",
-    "rows_changed",
-    "union",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Assignment:

@@ -9,8 +9,6 @@ from graphfed.errors import InputError
 from graphfed.methods import config as groups
 from graphfed.methods.common.released import NoiseSettings
 
-__all__ = ["PredictionReleaseConfig"]
-
 
 @dataclass(frozen=True, config={"extra": "forbid"})
 class PredictionReleaseConfig(

@@ -34,8 +34,6 @@ from graphfed.nn.backbones import Weights
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
 
-__all__ = ["GRADIENTS", "GradientSum", "training_nodes_of_clients"]
-
 
 @dataclass(frozen=True)
 class GradientSum:

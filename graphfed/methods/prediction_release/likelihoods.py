@@ -25,8 +25,6 @@ from torch import Tensor
 
 from graphfed.privacy.local import response_matrix
 
-__all__ = ["class_likelihoods", "maximise"]
-
 #: Expectation maximisation ends when no probability changes by more than TOLERANCE, or after STEPS steps.
 TOLERANCE, STEPS = 1e-9, 3000
 

@@ -69,8 +69,6 @@ from graphfed.methods.prediction_release.gradients import GRADIENTS, training_no
 from graphfed.methods.prediction_release.release import draw_words, no_evidence, release
 from graphfed.nn.backbones import Weights
 
-__all__ = ["METHOD"]
-
 NO_WEIGHTS = (
     "prediction_release counts the classes of neighbours, and has no use for edge weights; leave the edge "
     "weights out (in a description: 'weight:' with nothing after it)"

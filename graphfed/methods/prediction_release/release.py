@@ -27,9 +27,6 @@ from graphfed.methods.prediction_release.likelihoods import class_likelihoods
 from graphfed.nn.backbones import Weights
 from graphfed.privacy.local import label_mechanism, respond
 
-__all__ = ["draw_words", "no_evidence", "release"]
-
-
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,6 @@ from graphfed.methods.common.entity_alignment import AlignmentSettings
 from graphfed.methods.common.split_learning import SplitSettings
 from graphfed.nn.maxpool import UPDATES
 
-__all__ = ["SapgnnConfig", "has_local_weights", "output_widths", "sends_features", "uploaded_width"]
-
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class SapgnnConfig(

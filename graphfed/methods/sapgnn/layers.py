@@ -26,27 +26,6 @@ from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
 
-__all__ = [
-    "LayerRows",
-    "PassRows",
-    "Rows",
-    "all_rows",
-    "entering",
-    "first_embedding",
-    "global_embedding",
-    "initial_global",
-    "initial_local",
-    "local_embedding",
-    "logits_of",
-    "mark_needed",
-    "needed_rows",
-    "neighbour_features",
-    "own_features",
-    "pass_rows",
-    "rows_at",
-    "rows_with_edges",
-]
-
 Rows = Tensor | SparseMatrix
 
 # ---- initial weights ---------------------------------------------------------------------------------------

@@ -91,8 +91,6 @@ from graphfed.methods.sapgnn.layers import (
 )
 from graphfed.random import fold
 
-__all__ = ["METHOD"]
-
 # ---- the program over places: set-up -----------------------------------------------------------------------
 
 

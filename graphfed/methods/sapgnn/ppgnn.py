@@ -63,8 +63,6 @@ from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold, glorot
 
-__all__ = ["METHOD", "PpgnnConfig"]
-
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
 class PpgnnConfig(

@@ -17,8 +17,6 @@ import importlib.util
 
 from graphfed.errors import InputError, how_to_install
 
-__all__ = ["need_nvflare"]
-
 
 def need_nvflare() -> None:
     """Check that nvflare is installed.

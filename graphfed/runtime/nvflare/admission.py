@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from nvflare.fuel.f3.sfm.conn_manager import ConnManager
     from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
-__all__ = ["refuse_copies"]
-
 #: The key in the reply of a handshake that marks a refused connection; its value has no meaning.
 REFUSED = "graphfed_refused"
 #: Seconds without data after which a connection counts as dead, so that its site may connect again.

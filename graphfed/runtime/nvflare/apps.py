@@ -42,8 +42,6 @@ from graphfed.runtime.nvflare.requests import Asked, Request, check_name, checke
 from graphfed.runtime.nvflare.signed import Refused, accepted, content_of, sign_statement
 from graphfed.runtime.nvflare.startup_kits import load_startup_kit
 
-__all__ = ["ServerApp", "SiteApp"]
-
 #: Sends an event of a program to the coordinator.
 Log = Callable[[JsonObject], None]
 #: A program. Its arguments are its federation, plain arguments, the function that logs events, and its place.

@@ -18,8 +18,6 @@ from nvflare.fuel.f3.message import Message
 from graphfed.runtime.mailbox import ProcessError
 from graphfed.runtime.nvflare.link import Part, Post
 
-__all__ = ["listen", "post_to"]
-
 CHANNEL, TOPIC = "graphfed", "part"
 #: The header of a request with the fields of `Part` other than the contents.
 HEADER = "graphfed_part"

@@ -19,8 +19,6 @@ from collections.abc import Callable
 
 from graphfed.runtime.nvflare.tls import use_tls_driver
 
-__all__ = ["EVENTS", "KEPT_REQUESTS", "PARENT", "main", "on_stop"]
-
 #: Environment variables: the process that started this one, and the pipe for events of the long-lived
 #: process.
 PARENT = "GRAPHFED_SITE_PARENT"

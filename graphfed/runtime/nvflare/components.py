@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from nvflare.private.fed.client.fed_client import FederatedClient
     from nvflare.private.fed.server.fed_server import FederatedServer
 
-__all__ = ["Events", "JobValidator", "ServerLauncher", "SiteLauncher"]
-
 #: Seconds between two checks of the connections.
 INTERVAL = 0.5
 #: Seconds for the first connection before a failure is reported.

@@ -25,8 +25,6 @@ from graphfed.runtime.nvflare.status import open_session
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
-__all__ = ["Coordinator", "Unreachable"]
-
 T = TypeVar("T")
 
 SITE_APP = "graphfed.runtime.nvflare.apps.SiteApp"

@@ -25,8 +25,6 @@ from graphfed.runtime.failures import kind_and_line
 from graphfed.runtime.mailbox import MAX_MESSAGE, Mailbox, ProcessError, check_size, room
 from graphfed.runtime.nvflare.tls import FRAME
 
-__all__ = ["Channels", "FlareLink", "Inbox", "Part", "Post"]
-
 #: The most bytes of the contents of a part: half of the longest frame.
 PART = FRAME // 2
 #: The most parts that are sent to one peer at the same time.

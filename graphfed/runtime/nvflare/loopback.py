@@ -14,8 +14,6 @@ from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.project import Project
 from graphfed.runtime.nvflare.startup_kits import load_startup_kit, provision
 
-__all__ = ["Loopback", "free_port"]
-
 #: Seconds in which the processes must end by themselves.
 GRACE = 10.0
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from graphfed.runtime.interrupts import StopRequest
 
-__all__ = ["PER_RUN", "Place", "this_place"]
-
 #: The environment variable with the settings of the operator, as JSON.
 PLACE = "GRAPHFED_SITE"
 #: Fields of `Place` that belong to one run. They are set when it starts; all others come from the operator.

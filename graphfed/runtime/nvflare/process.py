@@ -27,8 +27,6 @@ from graphfed.runtime.nvflare.startup_kits import (
 )
 from graphfed.runtime.nvflare.tls import LISTEN, Refusal, refusal
 
-__all__ = ["run_parent"]
-
 #: The file in the startup kit with the output of FLARE's process.
 CONSOLE = "console.txt"
 #: Environment variables of FLARE's processes, unless they are already set. glibc keeps the memory of a part

@@ -26,17 +26,6 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject, write_bytes
 from graphfed.plain_yaml import dump_yaml, read_yaml
 
-__all__ = [
-    "COORDINATOR",
-    "PROJECT_FILE",
-    "Project",
-    "Site",
-    "Timing",
-    "load_project",
-    "make_project",
-    "write_project",
-]
-
 PROJECT_FILE = "graphfed-project.yaml"
 COORDINATOR = "coordinator@graphfed.example"
 PORT = 8002

@@ -17,8 +17,6 @@ from graphfed.files import JsonObject, parse_json
 from graphfed.runtime.nvflare.project import MAX_SECONDS, Project
 from graphfed.validation import explain_content
 
-__all__ = ["Asked", "Request", "canonical", "check_name", "checked", "differences", "read_request"]
-
 T = TypeVar("T", bound=BaseModel)
 
 #: Names of runs and of sessions, and stamps of files: each becomes part of a path.

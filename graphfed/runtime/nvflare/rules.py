@@ -19,8 +19,6 @@ from pathlib import Path
 
 from graphfed.files import JsonObject, parse_json, read_regular
 
-__all__ = ["ALLOWED_CLASSES", "HEARTBEAT", "ROLE", "authorization", "job_error", "log_config", "resources"]
-
 #: FLARE's role of the coordinator.
 ROLE = "lead"
 #: FLARE's commands that this role may use. Commands that read files (cat, ls, grep, head, tail, pwd),

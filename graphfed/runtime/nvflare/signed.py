@@ -46,16 +46,6 @@ from graphfed.runtime.nvflare.requests import Asked, Request, canonical, checked
 from graphfed.runtime.nvflare.rules import ROLE
 from graphfed.runtime.nvflare.startup_kits import StartupKit
 
-__all__ = [
-    "Refused",
-    "accepted",
-    "check_statements",
-    "content_of",
-    "digest",
-    "sign_request",
-    "sign_statement",
-]
-
 #: What is signed begins with one of these, so that a signature over one kind of text is none over another.
 REQUEST, STATEMENT = "graphfed request 1\n", "graphfed statement 1\n"
 #: The file of a site with the time of the newest request that it has accepted, in nanoseconds.

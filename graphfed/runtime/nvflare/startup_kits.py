@@ -21,8 +21,6 @@ from graphfed.files import check_regular, parse_json, read_regular, write_json
 from graphfed.runtime.nvflare import need_nvflare, rules
 from graphfed.runtime.nvflare.project import Project, make_project
 
-__all__ = ["AUTHORITY", "StartupKit", "check_certificate", "load_startup_kit", "provision"]
-
 AUTHORITY = "authority"
 STARTUP_KIT_FILE = "kit.json"
 ORGANISATION = "graphfed"

@@ -18,8 +18,6 @@ from graphfed.runtime.nvflare.tls import refusal
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
-__all__ = ["Status", "open_session", "status"]
-
 #: Seconds that an answer of the server may take.
 TIMEOUT = 5.0
 

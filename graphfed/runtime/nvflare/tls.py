@@ -32,18 +32,6 @@ from graphfed.files import check_regular
 if TYPE_CHECKING:
     from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 
-__all__ = [
-    "FRAME",
-    "HANDSHAKE",
-    "IDLE",
-    "LISTEN",
-    "OPEN",
-    "SERVER",
-    "Refusal",
-    "refusal",
-    "use_tls_driver",
-]
-
 #: The environment variable with the address to listen at; FLARE would listen at all addresses.
 LISTEN = "GRAPHFED_SITE_LISTEN"
 #: The server's name in its certificate.

@@ -19,8 +19,6 @@ from graphfed.methods.base import Task
 from graphfed.methods.config import ClassWeightSettings, CommonSettings, sum_protection
 from graphfed.tasks.graphs.node_scores import CLASS_COUNTS, SCORE_UNITS, count_classes
 
-__all__ = ["MESSAGES", "agree_class_weights", "balanced_weights"]
-
 _WHEN = "With class_weights=balanced"
 MESSAGES = {
     "class_counts": f"{_WHEN} and aggregation=plaintext, once: each client sends the server the number of "

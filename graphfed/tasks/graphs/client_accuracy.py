@@ -23,8 +23,6 @@ from torch import Tensor
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.transfer import describe_value
 
-__all__ = ["accept_sums", "accuracy_parts", "accuracy_sums", "client_metrics", "own_accuracy"]
-
 #: B: accuracies are counted in bins around the multiples of 1 / B.
 BINS = 1000
 

@@ -40,8 +40,6 @@ from graphfed.tasks.graphs.schema import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ClientData", "assigned_clients", "make_client_cohort", "read_client"]
-
 
 @dataclass(frozen=True, eq=False)
 class ClientData:

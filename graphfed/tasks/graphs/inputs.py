@@ -32,15 +32,6 @@ if TYPE_CHECKING:
     from graphfed.methods.base import Method
     from graphfed.tasks.evaluation import Predicted
 
-__all__ = [
-    "GraphInputs",
-    "check_features",
-    "load_graph",
-    "partition_graph",
-    "pooled_partition",
-    "with_client_remarks",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class GraphInputs:

@@ -26,8 +26,6 @@ from graphfed.tasks.graphs.schema import Schema, compare_schemas
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["GRAPHS"]
-
 
 def located_cohorts(fed: Federation, parts: Sequence[Cohort], servers: Sequence[None]) -> Located[Cohort]:
     return fed.locate(CLIENTS, "data", parts)

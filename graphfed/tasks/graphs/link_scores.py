@@ -27,8 +27,6 @@ from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
 
-__all__ = ["LINKS", "MESSAGES", "pair_scores"]
-
 _EACH = (
     "each client sends the server, for each of its {0} pairs, the score in four bytes and, in one byte, "
     "whether the pair is an edge. The server reads them, and does not learn the nodes of the pairs"

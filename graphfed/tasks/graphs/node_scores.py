@@ -44,24 +44,6 @@ from graphfed.tasks.graphs.client_accuracy import (
 )
 from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
 
-__all__ = [
-    "CLASS_COUNTS",
-    "DOMINANT",
-    "MESSAGES",
-    "NODES",
-    "RANKED",
-    "SCORE_UNITS",
-    "Selection",
-    "bins_of",
-    "blocks_by_client",
-    "choose_selection",
-    "headline_of",
-    "metrics_of",
-    "owned_rows",
-    "score_clients",
-    "total",
-]
-
 MESSAGES = {
     "val_classes": "With aggregation=plaintext, once: each client sends the server the number of its "
     "validation nodes of each class. The server reads each client's counts, which val_scores also contains.",

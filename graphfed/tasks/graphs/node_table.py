@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from graphfed.data.graphs.graph import Graph, Split
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["cohort_predictions", "predictions_table"]
-
 
 def cohort_predictions(
     parts: "Sequence[tuple[Cohort, Tensor, Tensor]]",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from graphfed.data.graphs.graph import Graph
     from graphfed.federation.cohort import Cohort
 
-__all__ = ["cohort_pairs", "pairs_table"]
-
 
 def cohort_pairs(
     parts: "Sequence[tuple[Cohort, Tensor, Tensor]]",

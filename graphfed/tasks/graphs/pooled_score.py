@@ -19,8 +19,6 @@ from graphfed.tasks.graphs.node_scores import (
     total,
 )
 
-__all__ = ["pooled_score"]
-
 
 def pooled_score(
     method: Method,

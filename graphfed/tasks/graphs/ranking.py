@@ -29,8 +29,6 @@ from torch import Tensor
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.files import JsonObject
 
-__all__ = ["METRICS", "Blocks", "Division", "messages", "refine_until"]
-
 METRICS = ("auc", "average_precision", "recall_at_1_percent")
 #: The fraction of the nodes, those with the highest scores, that raise an alarm.
 ALARMS = 0.01

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 
-__all__ = ["Schema", "compare_schemas"]
-
 #: What identifies a node at all clients, and what determines its part of the split.
 IDS = ("id", "client and id", "exported")
 PARTS = ("column", "hash", "exported")

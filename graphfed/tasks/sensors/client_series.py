@@ -22,8 +22,6 @@ from graphfed.files import JsonObject
 from graphfed.nn.edges import Edges, make_edges
 from graphfed.plain_yaml import read_yaml
 
-__all__ = ["OwnSeries", "read_graph", "read_readings", "read_series"]
-
 
 @dataclass(frozen=True, eq=False)
 class OwnSeries:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
-__all__ = ["PARTS", "SensorInputs", "forecast_table", "load_sensors"]
-
 #: The parts of the split that are predicted.
 PARTS = ("val", "test")
 

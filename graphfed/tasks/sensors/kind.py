@@ -42,8 +42,6 @@ from graphfed.tasks.sensors.inputs import forecast_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SENSORS", "SensorClient"]
-
 
 @dataclass(frozen=True)
 class SensorSchema:

@@ -26,8 +26,6 @@ from graphfed.methods.base import Task
 from graphfed.methods.config import WindowSettings, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
-__all__ = ["ERRORS", "FORECASTS", "MESSAGES", "deciding_error", "metrics_of", "score_clients"]
-
 MESSAGES = {
     "enrolled": "Once: the server sends all clients which sensors take part in training and validation. This "
     "is public.",

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from graphfed.methods.averaging.rules import admm, fedadam, fedavg, fedprox, fedsgd, scaffold
 from graphfed.methods.averaging.rules.base import Rule
 
-__all__ = ["RULES"]
-
 RULES: Mapping[str, Rule] = {
     rule.name: rule
     for rule in (fedavg.RULE, fedprox.RULE, fedadam.RULE, scaffold.RULE, fedsgd.RULE, admm.RULE)

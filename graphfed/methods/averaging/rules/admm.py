@@ -23,8 +23,6 @@ from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import Pull
 
-__all__ = ["RULE"]
-
 
 class Settings(GraphTraining, Protocol):
     @property

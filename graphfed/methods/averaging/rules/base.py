@@ -17,8 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Average", "Rule", "no_values"]
-
 Tensors = dict[str, Tensor]
 Values = dict[str, Any]
 

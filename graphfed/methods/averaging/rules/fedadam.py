@@ -17,8 +17,6 @@ from graphfed.methods.averaging.rules import fedavg
 from graphfed.methods.averaging.rules.base import Rule, Tensors, Values
 from graphfed.methods.averaging.settings import ServerAdamSettings
 
-__all__ = ["RULE"]
-
 
 def first(model: Tensors, config: ServerAdamSettings) -> Values:
     return {

@@ -19,8 +19,6 @@ from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
 
-__all__ = ["RULE"]
-
 
 class Settings(GraphTraining, Protocol):
     @property

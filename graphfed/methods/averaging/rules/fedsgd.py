@@ -15,8 +15,6 @@ from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import init_state, optimizer_step
 
-__all__ = ["MESSAGES", "RULE", "first", "step"]
-
 
 def first(model: Tensors, config: GraphTraining) -> Values:
     """Return the optimiser's state before its first step."""

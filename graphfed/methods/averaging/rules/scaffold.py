@@ -36,8 +36,6 @@ from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import Pull
 
-__all__ = ["MESSAGES", "RULE"]
-
 
 def first(model: Tensors, config: object) -> Values:
     return {"control": {k: torch.zeros_like(w) for k, w in model.items()}}

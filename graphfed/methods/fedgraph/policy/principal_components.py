@@ -14,8 +14,6 @@ from torch import Tensor
 from graphfed.errors import GraphfedError, InputError
 from graphfed.memory import memory_bytes
 
-__all__ = ["check_memory", "fit_projection"]
-
 #: The number of columns of the weights, or of rows, that are multiplied at a time, in float64.
 BLOCK = 4096
 
