@@ -54,10 +54,6 @@ class PlaceError(GraphfedError, TypeError):
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """Return a hint for a name that is not among the choices.
 
-    Args:
-        value: The unknown name.
-        choices: The names that are known.
-
     Returns:
         The most similar choice, as in ``did you mean 'cora'?``, or the list of choices if none is similar.
     """
@@ -69,9 +65,6 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 def how_to_install(extra: str) -> str:
     """Say how to install an extra. graphfed is on no package index, so it is installed from a clone.
 
-    Args:
-        extra: The name of the extra.
-
     Returns:
         The command and where to type it.
     """
@@ -80,9 +73,6 @@ def how_to_install(extra: str) -> str:
 
 def shown(value: Any) -> str:
     """Format a value for a message.
-
-    Args:
-        value: The value.
 
     Returns:
         Short texts and numbers as they are written, anything else by its type.

@@ -30,9 +30,6 @@ NOT_REGULAR = "not a regular file but a pipe, a socket or a device"
 def check_regular(path: Path) -> None:
     """Refuse anything but a regular file. Reading a named pipe or a device may wait for ever, or never end.
 
-    Args:
-        path: The file.
-
     Raises:
         IsADirectoryError: `path` is a folder.
         OSError: `path` is missing or not a regular file.
@@ -48,11 +45,7 @@ def contained(folder: Path, name: str) -> Path:
     """Join a name from an untrusted source to a folder.
 
     Args:
-        folder: The folder.
         name: The name of something inside it.
-
-    Returns:
-        The path.
 
     Raises:
         InputError: The path leaves the folder, by the name itself or through a symbolic link.
@@ -70,7 +63,6 @@ def copy_files(source: Path, target: Path, *leave_out: str) -> None:
     """Copy the regular files of a folder and of the folders in it. Nothing is copied through symbolic links.
 
     Args:
-        source: The folder.
         target: The folder to copy to; it may exist.
         leave_out: Patterns of names that are not copied.
     """
@@ -88,12 +80,8 @@ def read_start(path: Path, size: int, what: str = "") -> bytes:
     """Read the first bytes of a user's file. A library that reads the rest may then open it.
 
     Args:
-        path: The file.
         size: How many bytes to read at most.
         what: What precedes the path in the message, as in "the config file ".
-
-    Returns:
-        The bytes.
 
     Raises:
         InputError: If the file is missing, not a regular file, or cannot be read.
@@ -107,12 +95,6 @@ def read_start(path: Path, size: int, what: str = "") -> bytes:
 
 def read_regular(path: Path) -> bytes:
     """Read a regular file.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its bytes.
 
     Raises:
         OSError: As in `check_regular`, and if the file cannot be read or is larger than `MAX_FILE`.
@@ -174,7 +156,6 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
 
     Args:
         path: The file. Its folder is created if it is missing.
-        payload: The content.
         private: Whether only this user may ever read it; otherwise the umask decides.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,12 +178,6 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
 def writing(what: object) -> Iterator[None]:
     """Name what is written in errors of the disk.
 
-    Args:
-        what: What is written.
-
-    Yields:
-        Nothing.
-
     Raises:
         GraphfedError: For an OSError in the block.
     """
@@ -215,10 +190,6 @@ def writing(what: object) -> Iterator[None]:
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented JSON, atomically. NaN and infinities are refused, because they are not JSON.
 
-    Args:
-        path: The file.
-        value: The value.
-
     Raises:
         ValueError: For NaN or an infinity.
     """
@@ -228,13 +199,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_tensors(
     path: Path, tensors: "dict[str, np.ndarray]", metadata: dict[str, str] | None = None
 ) -> None:
-    """Write arrays as one safetensors file, atomically.
-
-    Args:
-        path: The file.
-        tensors: The arrays by name.
-        metadata: Texts by name.
-    """
+    """Write arrays as one safetensors file, atomically."""
     import numpy as np
     from safetensors.numpy import save
 
@@ -248,7 +213,6 @@ def read_tensors(
     """Read a safetensors file.
 
     Args:
-        path: The file.
         only: The names of the arrays to read, if they are there (None: all).
 
     Returns:
@@ -267,12 +231,6 @@ def read_tensors(
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a safetensors file, without its arrays.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The texts by name.
 
     Raises:
         OSError: As in `check_regular`.
@@ -311,12 +269,5 @@ def plain(value: object) -> Any:
 
 
 def plain_object(content: Mapping[str, object]) -> JsonObject:
-    """Convert a mapping to an object of JSON (see `plain`).
-
-    Args:
-        content: The mapping.
-
-    Returns:
-        The values by text keys.
-    """
+    """Convert a mapping to an object of JSON (see `plain`)."""
     return {str(key): plain(item) for key, item in content.items()}

@@ -9,9 +9,6 @@ def load_object(name: str) -> Any:
 
     Args:
         name: ``module:object``, from a table of the package, never from a message or a file.
-
-    Returns:
-        The object.
     """
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)

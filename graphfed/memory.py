@@ -80,14 +80,7 @@ def limited_memory(more: int | None) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an exception, or one of its causes, says that memory could not be allocated.
-
-    Args:
-        error: The exception.
-
-    Returns:
-        Whether it does.
-    """
+    """Tell whether an exception, or one of its causes, says that memory could not be allocated."""
     while error is not None:
         # torch raises RuntimeError for its CPU allocator.
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):

@@ -21,11 +21,7 @@ def read_yaml(path: Path, what: str) -> Any:
     is read as text and 1e-3 as a number.
 
     Args:
-        path: The file.
         what: The name of the file in messages, as in "the config file".
-
-    Returns:
-        The content.
 
     Raises:
         InputError: The file is anything else; the message names the line if there is one.
@@ -89,14 +85,7 @@ def read_yaml(path: Path, what: str) -> Any:
 
 
 def dump_yaml(content: Any) -> str:
-    """Return plain values as YAML that `read_yaml` reads back; text that looks like a number is quoted.
-
-    Args:
-        content: Plain values.
-
-    Returns:
-        The text.
-    """
+    """Return plain values as YAML that `read_yaml` reads back; text that looks like a number is quoted."""
     import yaml
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -156,9 +156,6 @@ class Registry(Mapping[str, T]):
     def find(self, name: str) -> T | None:
         """Return the thing called `name`, and warn on stderr if it cannot be loaded.
 
-        Args:
-            name: The name.
-
         Returns:
             The thing; None if there is none, or it cannot be loaded.
         """
@@ -169,11 +166,7 @@ class Registry(Mapping[str, T]):
             return None
 
     def usable(self) -> dict[str, T]:
-        """Return everything that can be loaded, and warn on stderr of what cannot.
-
-        Returns:
-            The things by name.
-        """
+        """Return everything that can be loaded, and warn on stderr of what cannot."""
         found, problems = self.load_all()
         for problem in problems:
             _warn(problem)
@@ -375,7 +368,6 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
 
     Args:
         recorded: What the manifest has of each (`Plugin.to_json`).
-        folder: Of the run, for messages.
 
     Raises:
         InputError: One of them is not here; the message says how to get it.
@@ -412,9 +404,6 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
 def code_digest(module: str) -> str:
     """Digest the Python files of the package of a module, without importing it.
 
-    Args:
-        module: The module.
-
     Returns:
         The SHA-256 of the names and contents of the files, in hexadecimal; "" if there are none.
     """
@@ -439,9 +428,6 @@ def installed_names(group: str) -> list[str]:
 
     Args:
         group: The group, as in "graphfed.methods".
-
-    Returns:
-        The names.
     """
     return [point.name for point in _entry_points(group, tuple(sys.path)) if _NAME.fullmatch(point.name)]
 

@@ -57,11 +57,7 @@ def fold(seed: int, *parts: int | str) -> int:
     ``fold(seed, "dropout", round, step, layer)``: other parts, or another order, give another key.
 
     Args:
-        seed: The seed.
         parts: Text, and integers in [0, 2^63), in order.
-
-    Returns:
-        The key.
     """
     key = _mix_int((seed + _GOLDEN) & _MASK)
     for part in parts:
@@ -94,7 +90,6 @@ def bernoulli_entries(key: int, words: Tensor, p: float) -> Tensor:
     """Draw True with probability `p` for each entry of a sparse matrix.
 
     Args:
-        key: The key.
         words: [E] int64, from `entry_words`.
         p: The probability.
 
@@ -113,7 +108,6 @@ def uniform_entries(key: int, words: Tensor) -> Tensor:
     """Draw a uniform number in [0, 1) of 53 bits for each entry of a sparse matrix.
 
     Args:
-        key: The key.
         words: [E] int64, from `entry_words`.
 
     Returns:
@@ -155,9 +149,7 @@ def bernoulli_rows(key: int, ids: Tensor, width: int, p: float) -> Tensor:
     One 64-bit word gives four columns of 16 bits, so a draw costs a quarter of a hash.
 
     Args:
-        key: The key.
         ids: [N] int64.
-        width: The number of columns.
         p: The probability.
 
     Returns:
@@ -178,9 +170,7 @@ def uniform(key: int, ids: Tensor, width: int = 1) -> Tensor:
     """Draw a uniform number in [0, 1) of 53 bits for each row id and column.
 
     Args:
-        key: The key.
         ids: [N] int64.
-        width: The number of columns.
 
     Returns:
         [N, width] float64.
@@ -192,9 +182,7 @@ def normal(key: int, ids: Tensor, width: int = 1) -> Tensor:
     """Draw a number of the standard normal distribution for each row id and column.
 
     Args:
-        key: The key.
         ids: [N] int64.
-        width: The number of columns.
 
     Returns:
         [N, width] float64.
@@ -210,9 +198,7 @@ def words32(key: int, ids: Tensor, width: int) -> Tensor:
     """Draw 32 random bits for each row id and column.
 
     Args:
-        key: The key.
         ids: [N] int64.
-        width: The number of columns.
 
     Returns:
         [N, width] int32.
@@ -222,10 +208,6 @@ def words32(key: int, ids: Tensor, width: int) -> Tensor:
 
 def permutation(key: int, n: int) -> Tensor:
     """Draw a uniformly random order.
-
-    Args:
-        key: The key.
-        n: How many numbers to order.
 
     Returns:
         [n] int64 on the CPU, the numbers 0..n-1.
@@ -237,8 +219,6 @@ def glorot(key: int, *shape: int, fan: tuple[int, int] | None = None) -> Tensor:
     """Draw weights U(-a, a) with a = sqrt(6 / (fan_in + fan_out)), in the default dtype.
 
     Args:
-        key: The key.
-        shape: The shape of the weights.
         fan: (fan_in, fan_out); the last two dimensions without it.
 
     Returns:
@@ -255,14 +235,6 @@ def uniform_weights(key: int, bound: float, *shape: int) -> Tensor:
     """Draw weights U(-bound, bound) in the default dtype.
 
     They are drawn on the CPU, so every torch device starts alike.
-
-    Args:
-        key: The key.
-        bound: The bound.
-        shape: The shape of the weights.
-
-    Returns:
-        The weights, on the CPU.
     """
     draws = uniform(key, torch.arange(shape[0]), math.prod(shape[1:])).reshape(shape)
     return ((2 * draws - 1) * bound).to(torch.get_default_dtype())

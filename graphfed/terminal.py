@@ -40,9 +40,6 @@ def printable(text: object) -> str:
 
     Args:
         text: The text, or any object that becomes one.
-
-    Returns:
-        The safe text.
     """
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in str(text)
@@ -77,15 +74,11 @@ def make_table(
 
     Args:
         columns: The heads of the columns; all "" for a table without a head.
-        rows: The cells of each row.
         numbers: The columns that are aligned to the right.
         title: The text above the table, "" for none.
         caption: The text below the table, "" for none.
         plain: Whether the table has no frame.
         lines: Whether there are lines between the rows.
-
-    Returns:
-        The table.
     """
     from rich.box import HEAVY_HEAD
     from rich.table import Table
@@ -104,20 +97,12 @@ def make_table(
 
 
 def print_line(text: object = "") -> None:
-    """Print a line of a result on stdout.
-
-    Args:
-        text: The line.
-    """
+    """Print a line of a result on stdout."""
     if sys.stdout is not None:
         print(printable(text), flush=True)
 
 
 def say(text: object) -> None:
-    """Print progress, a warning or an error on stderr.
-
-    Args:
-        text: The line.
-    """
+    """Print progress, a warning or an error on stderr."""
     if sys.stderr is not None:
         print(printable(text), file=sys.stderr, flush=True)

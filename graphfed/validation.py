@@ -55,9 +55,6 @@ def kind_of(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
 def expected_value(field: "FieldInfo") -> str:
     """Describe what a value of a field must be.
 
-    Args:
-        field: The field.
-
     Returns:
         The description, as in "a number more than 0 and at most 1".
     """
@@ -76,14 +73,7 @@ def _ranges(metadata: Iterable[Any]) -> list[str]:
 
 
 def keys_of(model: "type[BaseModel]") -> "dict[str, FieldInfo]":
-    """List the fields of a model by the keys that a file has for them.
-
-    Args:
-        model: The model.
-
-    Returns:
-        The fields by key.
-    """
+    """List the fields of a model by the keys that a file has for them."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
@@ -94,13 +84,9 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
     list of labels, as in [legit, fraud]".
 
     Args:
-        fault: One of `ValidationError.errors()`.
         model: The model that the content was validated with.
         whole: What to call the whole content.
         lead: What precedes the path of a value inside it.
-
-    Returns:
-        The message.
     """
     kind, value, keys = fault["type"], fault["input"], [str(key) for key in fault["loc"]]
     owner = f"{lead}{_path(keys[:-1])}" if len(keys) > 1 else whole

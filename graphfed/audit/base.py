@@ -44,10 +44,7 @@ class AuditedRun:
     """A finished run, opened for the checks.
 
     Attributes:
-        folder: The run's folder.
-        config: Its settings.
         inputs: The data that it trained on.
-        result: Its result.json.
         on_event: Called with the progress events of repeated runs; None to show nothing.
     """
 
@@ -90,9 +87,6 @@ class AuditedRun:
 
         Args:
             keep: What is recorded of each transfer.
-
-        Returns:
-            The messages.
         """
         return record_rounds(self.config, self.inputs, keep=keep, on_event=self.on_event)
 
@@ -102,9 +96,6 @@ class AuditedRun:
         Args:
             plaintext: Whether sums are computed in plaintext, which gives the same values.
             simulated: Whether secure protocols are simulated; None for as in the run.
-
-        Returns:
-            The run before set-up.
         """
         return rerun(self.config, self.inputs, plaintext=plaintext, simulated=simulated)
 
@@ -139,10 +130,8 @@ class Check:
     """A check as its module declares it.
 
     Attributes:
-        name: The check's name.
         tests: What the attacker wants to learn, and from what.
         attacker: Who the attacker is and what it sees.
-        run: Attacks a run.
         methods: The methods that the check is for; None for all.
         transfers: Names of transfers that the run must have had.
         instead: Names of transfers that are enough in their place.
@@ -160,9 +149,6 @@ class Check:
 
     def applies(self, run: AuditedRun) -> bool:
         """Return whether the check applies to a run.
-
-        Args:
-            run: The finished run.
 
         Returns:
             True if the check is for the run's method and task and the run had the transfers that it needs.

@@ -52,9 +52,7 @@ class Rerun:
 
     Attributes:
         fed: All clients in one cohort.
-        method: The run's method.
         data: The data at the clients, after they agreed on the scale of features and the weights of classes.
-        task: The run's task.
         training: The settings of the method.
     """
 
@@ -102,13 +100,8 @@ def rerun(
     """Place a run's data at its clients and let them agree, in plaintext, on what is common to all methods.
 
     Args:
-        config: The run's settings.
-        inputs: The run's data.
         plaintext: Whether sums are computed in plaintext, too, which gives the same values.
         simulated: Whether secure protocols are simulated; None for as in the run.
-
-    Returns:
-        The run before set-up.
     """
     training: Any = config.training
     if simulated is None:

@@ -26,12 +26,9 @@ class Audit:
     """What the checks of a run found.
 
     Attributes:
-        method: The run's method.
         dataset: The name of its data set.
-        seed: Its seed.
         findings: The finding of each check, by name.
         skipped: Why a check was skipped, by name.
-        folder: The run's folder.
     """
 
     method: str
@@ -42,11 +39,7 @@ class Audit:
     folder: Path
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object in audit.json.
-
-        Returns:
-            Plain values, ready for JSON.
-        """
+        """Return the object in audit.json."""
         checks = {name: CHECKS[name] for name in self.findings}
         content: dict[str, Any] = files.plain(
             {

@@ -61,10 +61,8 @@ class Transcript:
     """The messages of a run.
 
     Attributes:
-        observed_transfers: The recorded transfers, in order.
         cohort: The data of all clients, with features as the method received them (`Rerun`). The
             server does not have it; an audit compares its results with it.
-        rounds: The recorded rounds.
         complete: Whether the run was recorded to its end.
     """
 
@@ -76,14 +74,6 @@ class Transcript:
     def first(self, name: str, phase: str, *, to_server: bool = True) -> ObservedTransfer:
         """Return the first transfer with a name.
 
-        Args:
-            name: The name in the ledger.
-            phase: The phase of the run.
-            to_server: The direction.
-
-        Returns:
-            The transfer.
-
         Raises:
             GraphfedError: If there is none.
         """
@@ -93,16 +83,7 @@ class Transcript:
         raise GraphfedError(f"the repeated run has no transfer {name!r} in phase {phase!r}")
 
     def all(self, name: str, phase: str, *, to_server: bool = True) -> list[Any]:
-        """Return the payloads of all transfers with a name, in order.
-
-        Args:
-            name: The name in the ledger.
-            phase: The phase of the run.
-            to_server: The direction.
-
-        Returns:
-            The payloads.
-        """
+        """Return the payloads of all transfers with a name, in order."""
         wanted = (name, phase, to_server)
         return [t.payload for t in self.observed_transfers if (t.name, t.phase, t.to_server) == wanted]
 
@@ -174,15 +155,10 @@ def record_rounds(
     """Repeat a run, and record messages of its set-up and rounds with their evaluations.
 
     Args:
-        config: The run's settings.
-        inputs: The run's data.
         rounds: How many rounds are repeated; None for all that the run had, with its last predictions.
         keep: What is recorded of each transfer; None for everything.
         most_bytes: No further round is recorded once the recorded values have so many bytes.
         on_event: Called with the progress events of the repeated run.
-
-    Returns:
-        The messages.
     """
     from graphfed.audit.rerun import rerun
     from graphfed.runs.train import train

@@ -52,7 +52,6 @@ class Finding:
         level: "ok"; "warning" if something is slow or missing; "problem" if no run is possible.
         group: The heading, as in "libraries".
         what: What was checked.
-        found: What was found.
         fix: What to do; "" if nothing is wrong.
     """
 
@@ -65,9 +64,6 @@ class Finding:
 
 def checkup(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     """Check this machine without changing anything. Never raises.
-
-    Args:
-        environ: The environment variables.
 
     Returns:
         The findings, those about the most basic parts first.

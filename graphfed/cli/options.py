@@ -33,12 +33,6 @@ from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, RunOptions
 def whole_number(text: str) -> int:
     """Parse a whole number.
 
-    Args:
-        text: What was typed.
-
-    Returns:
-        The number.
-
     Raises:
         typer.BadParameter: It is not a whole number; the message repeats the text.
     """
@@ -363,12 +357,8 @@ def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
     """Read the config file of a study, which has several seeds instead of one.
 
     Args:
-        path: The file.
         what: The kind of study, for messages.
         extra: Keys that the file may have in addition to the options of a run.
-
-    Returns:
-        The options by name.
 
     Raises:
         InputError: The file cannot be read, or it has `seed`.

@@ -43,9 +43,6 @@ def command_line() -> str:
 def summary(result: "Result") -> str:
     """Summarise a run in a few lines.
 
-    Args:
-        result: The result of the run.
-
     Returns:
         The lines: the run, its test metrics, what it sent and how long it took, its warnings and its folder.
     """
@@ -92,9 +89,6 @@ def summary(result: "Result") -> str:
 def interruption_logged() -> Iterator[None]:
     """Report an interruption of this block in one line on stderr, with exit code 130.
 
-    Yields:
-        Nothing.
-
     Raises:
         typer.Exit: The block was interrupted.
     """
@@ -111,7 +105,6 @@ def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
     """Print a result as one JSON object on stdout, and the path of its files on stderr.
 
     Args:
-        content: The object.
         files: The path; None if the result has no files.
     """
     if files is not None:
@@ -134,8 +127,6 @@ def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> Non
     """Print an outcome as one JSON object, or as texts and tables.
 
     Args:
-        outcome: The outcome.
-        as_json: Whether to print the object.
         shown: The texts and tables to print otherwise.
     """
     if as_json:
@@ -159,10 +150,6 @@ def width() -> int:
 def fill(text: str, indent: str = "") -> str:
     """Wrap a paragraph at the width of the terminal.
 
-    Args:
-        text: The paragraph.
-        indent: What every line begins with.
-
     Returns:
         The lines. Long words such as paths are not broken.
     """
@@ -173,11 +160,7 @@ def fill(text: str, indent: str = "") -> str:
 
 
 def show(table: "Table") -> None:
-    """Print a table on stdout.
-
-    Args:
-        table: The table.
-    """
+    """Print a table on stdout."""
     from rich.console import Console
 
     # Without emoji a name such as :bomb: is shown as it is written. If stdout is not a terminal and COLUMNS
@@ -190,9 +173,6 @@ def show(table: "Table") -> None:
 
 def one_line(text: str) -> str:
     """Put a message on one line.
-
-    Args:
-        text: The message.
 
     Returns:
         The message without line ends, cut at 2000 characters.

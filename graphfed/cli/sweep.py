@@ -98,8 +98,6 @@ def _values(
 
     Args:
         option, pairs: The name of the option and what was typed.
-        separator: Stands between two values.
-        written: An example, for messages.
         fix: What to do if a key is given twice, for messages.
     """
     from graphfed.runs.settings import parse_settings

@@ -46,7 +46,6 @@ def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]
     """Make a completion for a list of names.
 
     Args:
-        names: The names.
         group: A group of entry points, whose names of installed plug-ins are offered, too; "" for none.
 
     Returns:
@@ -66,9 +65,6 @@ def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]
 def method_names(incomplete: str) -> list[str]:
     """Complete the name or alias of a method.
 
-    Args:
-        incomplete: What was typed.
-
     Returns:
         The names that begin with it.
     """
@@ -79,9 +75,6 @@ def method_names(incomplete: str) -> list[str]:
 
 def run_folders(incomplete: str) -> list[str]:
     """Complete the folder of a run, a comparison or a sweep, in this folder or one level deeper.
-
-    Args:
-        incomplete: What was typed.
 
     Returns:
         The paths that begin with it. If a name has a character that shells split at, there are none, and the
@@ -114,9 +107,6 @@ def _is_run(folder: Path) -> bool:
 def data_setting_keys(incomplete: str) -> list[str]:
     """Complete a key of ``--set`` that is about data, not training.
 
-    Args:
-        incomplete: What was typed.
-
     Returns:
         The keys that begin with it.
     """
@@ -125,9 +115,6 @@ def data_setting_keys(incomplete: str) -> list[str]:
 
 def setting_keys(incomplete: str) -> list[str]:
     """Complete a key of ``--set key=value``, without the value.
-
-    Args:
-        incomplete: What was typed.
 
     Returns:
         The keys that begin with it, each followed by "=".

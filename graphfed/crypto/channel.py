@@ -111,7 +111,6 @@ class Identity:
 
     Attributes:
         name: The site's name, which is the common name in its certificate.
-        certificate: The site's certificate.
         root: The certificate of the root that must have signed the certificates of peers.
     """
 
@@ -144,8 +143,6 @@ class Identity:
 
         Args:
             key: An RSA or EC private key without a passphrase.
-            certificate: The site's certificate.
-            root: The root's certificate.
 
         Returns:
             The identity.
@@ -172,9 +169,6 @@ class Identity:
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message with the site's private key.
-
-        Args:
-            message: The message.
 
         Returns:
             The signature (RSA-PSS or ECDSA with SHA-256), which the peer checks in `Handshake.finish`.
@@ -206,9 +200,7 @@ def check_signature(root: x509.Certificate, encoded: bytes, message: bytes, sign
     """Check who has signed a message.
 
     Args:
-        root: The root's certificate.
         encoded: The signer's certificate in DER form.
-        message: The message.
         signature: Its signature by `Identity.sign`.
 
     Returns:
@@ -309,9 +301,6 @@ def _read(path: Path) -> bytes:
 
 def read_certificate(path: Path) -> x509.Certificate:
     """Read a certificate in PEM form.
-
-    Args:
-        path: The file.
 
     Returns:
         The certificate.
@@ -522,7 +511,6 @@ class Channel:
 
         Args:
             label: The label of the message, which no other message of this session may have.
-            message: The message.
 
         Returns:
             The sealed message, `OVERHEAD` bytes longer.
@@ -549,7 +537,6 @@ class Channel:
         One buffer is allocated. The same bytes open again to the same message.
 
         Args:
-            label: The label of the message.
             sealed: What the peer's `seal` returned.
 
         Returns:

@@ -198,9 +198,6 @@ class KeyOwner:
     def make(cls, name: str) -> "KeyOwner":
         """Generate a key.
 
-        Args:
-            name: Name of the parameter set.
-
         Returns:
             The owner of the new key.
         """
@@ -212,7 +209,6 @@ class KeyOwner:
         """Load a key that another client generated.
 
         Args:
-            name: Name of the parameter set.
             secret: The output of `KeyOwner.secret`, uint8 [secret_bytes].
 
         Returns:
@@ -296,7 +292,6 @@ class Evaluator:
         """Load the parameters that the owner of a key sent.
 
         Args:
-            name: Name of the parameter set.
             public: The output of `KeyOwner.public`, uint8 [PUBLIC_BYTES].
 
         Returns:
@@ -382,7 +377,6 @@ class Evaluator:
             weights: Plaintext weights [n, m].
             unit: The unit of each result, int [n].
             place: The place of each result in its unit, int [n].
-            layout: The layout of the rows.
 
         Returns:
             uint8 [units * pieces, product_bytes].
@@ -435,7 +429,6 @@ def members_of(group: np.ndarray, count: int) -> list[np.ndarray]:
 
     Args:
         group: The group of each element, int [m].
-        count: Number of groups.
 
     Returns:
         The positions of each group's elements, ascending.
@@ -456,7 +449,6 @@ def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) ->
     """Check the weights of weighted sums, and remove stored zeros.
 
     Args:
-        chosen: The parameter set.
         weights: Plaintext weights [n, m].
         columns: m, the number of ciphertexts.
 

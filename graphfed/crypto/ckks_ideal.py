@@ -20,11 +20,7 @@ from graphfed.crypto.errors import ProtocolError
 
 
 class IdealKeyOwner:
-    """`KeyOwner` without encryption: the messages have the same number of bytes and contain the numbers.
-
-    Args:
-        name: Name of the parameter set.
-    """
+    """`KeyOwner` without encryption: the messages have the same number of bytes and contain the numbers."""
 
     protection = "simulated"
 
@@ -34,9 +30,6 @@ class IdealKeyOwner:
     @classmethod
     def make(cls, name: str) -> "IdealKeyOwner":
         """Create an owner of a simulated key.
-
-        Args:
-            name: Name of the parameter set.
 
         Returns:
             The owner.
@@ -48,7 +41,6 @@ class IdealKeyOwner:
         """Load a simulated key.
 
         Args:
-            name: Name of the parameter set.
             secret: uint8 [secret_bytes].
 
         Returns:
@@ -107,11 +99,7 @@ class IdealKeyOwner:
 
 
 class IdealEvaluator:
-    """`Evaluator` for the messages of `IdealKeyOwner`.
-
-    Args:
-        name: Name of the parameter set.
-    """
+    """`Evaluator` for the messages of `IdealKeyOwner`."""
 
     protection = "simulated"
 
@@ -123,7 +111,6 @@ class IdealEvaluator:
         """Load the parameters.
 
         Args:
-            name: Name of the parameter set.
             public: The output of `IdealKeyOwner.public`, uint8 [PUBLIC_BYTES].
 
         Returns:
@@ -141,7 +128,6 @@ class IdealEvaluator:
         Args:
             sealed: uint8 [m, ciphertext_bytes].
             group: The group of each ciphertext, int [m].
-            count: Number of groups.
 
         Returns:
             uint8 [count, ciphertext_bytes].
@@ -174,7 +160,6 @@ class IdealEvaluator:
             weights: Weights [n, m].
             unit: The unit of each result, int [n].
             place: The place of each result in its unit, int [n].
-            layout: The layout of the rows.
 
         Returns:
             uint8 [units * pieces, product_bytes].
@@ -197,7 +182,6 @@ def read_plaintext(chosen: Parameters, sealed: np.ndarray) -> np.ndarray:
     """Read the numbers from simulated ciphertexts.
 
     Args:
-        chosen: The parameter set.
         sealed: Messages of `IdealKeyOwner` or `IdealEvaluator`, uint8 [m, bytes].
 
     Returns:

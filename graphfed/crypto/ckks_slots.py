@@ -19,8 +19,6 @@ class Parameters:
     """A tested parameter set.
 
     Attributes:
-        name: The set's name.
-        degree: Degree N of the ring.
         primes: Bits of the primes of the modulus. The last prime is for key switching, which is not used
             here.
         scale_bits: Bits of the scale.
@@ -211,9 +209,6 @@ class Layout:
     def ciphertexts(self, rows: int) -> int:
         """Count the ciphertexts of densely packed rows.
 
-        Args:
-            rows: Number of rows.
-
         Returns:
             Number of ciphertexts.
         """
@@ -274,10 +269,6 @@ class Layout:
 def padded_cells(body: bytes, size: int) -> np.ndarray:
     """Pad bytes to a fixed size: the length, the bytes, and zeros.
 
-    Args:
-        body: The bytes.
-        size: Size of the result.
-
     Returns:
         uint8 [size].
 
@@ -301,7 +292,6 @@ def cell_body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
 
     Args:
         cell: The padded bytes, uint8 [size].
-        sizes: The sizes that are expected.
         what: What the bytes are, for the message.
 
     Returns:

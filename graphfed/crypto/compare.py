@@ -283,7 +283,6 @@ def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
     """Count the bytes of `compare_shared`.
 
     Args:
-        count: Number of comparisons.
         bits: Bits of the numbers.
 
     Returns:
@@ -306,9 +305,6 @@ def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
 def bytes_of_opening(count: int) -> int:
     """Count the bytes of `open_outcomes`.
 
-    Args:
-        count: Number of outcomes.
-
     Returns:
         Bytes from each party.
     """
@@ -317,9 +313,6 @@ def bytes_of_opening(count: int) -> int:
 
 def bytes_of_opening_less(count: int) -> int:
     """Count the bytes of `open_less`.
-
-    Args:
-        count: Number of outcomes.
 
     Returns:
         Bytes from each party.

@@ -65,9 +65,6 @@ def clients_key() -> bytes:
 def simulated_key(seed: int) -> bytes:
     """Derive the key of a simulated run from its seed. This key is not a secret.
 
-    Args:
-        seed: The run's seed.
-
     Returns:
         The key, 32 bytes.
     """

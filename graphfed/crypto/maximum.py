@@ -88,7 +88,6 @@ def decode(words: Tensor, dtype: torch.dtype) -> Tensor:
 
     Args:
         words: int32 of any shape [...].
-        dtype: Type of the result.
 
     Returns:
         Floats [...]; missing numbers are -inf.

@@ -69,9 +69,6 @@ BASE_BYTES = (COLUMNS * 2 * _POINT, _POINT)
 def padded(count: int) -> int:
     """Round a number of transfers up to whole bytes of columns.
 
-    Args:
-        count: Number of transfers.
-
     Returns:
         The next multiple of 8.
     """
@@ -146,9 +143,6 @@ class OTSender:
     """The sender of extended transfers in one direction of a session.
 
     Batches of transfers must be processed in the order in which the receiver made them.
-
-    Args:
-        session: The session.
     """
 
     def __init__(self, session: Session) -> None:
@@ -174,7 +168,6 @@ class OTSender:
 
         Args:
             columns: The columns that the receiver's `choose` gave, [128, padded(count) / 8] bytes.
-            count: Number of transfers.
 
         Returns:
             The keys of choice 0 and the keys of choice 1, uint64 [count, 2] each.
@@ -188,11 +181,7 @@ class OTSender:
 
 
 class OTReceiver:
-    """The receiver of extended transfers in one direction of a session.
-
-    Args:
-        session: The session.
-    """
+    """The receiver of extended transfers in one direction of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

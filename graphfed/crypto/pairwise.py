@@ -100,7 +100,6 @@ def seal(key: bytes, message: bytes, about: bytes) -> bytes:
 
     Args:
         key: 32 bytes. The key must seal this message only, because the nonce is fixed.
-        message: The message.
         about: Data that is authenticated with the message and not sent, such as sender and receiver.
 
     Returns:

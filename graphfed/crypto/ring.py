@@ -141,7 +141,6 @@ def bytes_of_subtract(count: int, itemsize: int) -> tuple[int, int]:
     """Count the bytes of `subtract`.
 
     Args:
-        count: Number of differences.
         itemsize: Bytes of a number, 4 or 8.
 
     Returns:
@@ -153,9 +152,6 @@ def bytes_of_subtract(count: int, itemsize: int) -> tuple[int, int]:
 def bytes_of_nonnegative(count: int) -> tuple[int, int]:
     """Count the bytes of `nonnegative`.
 
-    Args:
-        count: Number of shared numbers.
-
     Returns:
         Bytes from the first party and bytes from the second party.
     """
@@ -166,7 +162,6 @@ def bytes_of_select(count: int, itemsize: int, *, of_first: bool = False) -> tup
     """Count the bytes of `select`.
 
     Args:
-        count: Number of products.
         itemsize: Bytes of a number, 4 or 8.
         of_first: As for `select`.
 

@@ -117,7 +117,6 @@ class Session:
         """Receive the message of one step.
 
         Args:
-            step: Name of the step.
             size: Bytes of the message without its tag.
 
         Returns:
@@ -143,10 +142,6 @@ class Session:
 
     def swap(self, step: str, local: NDArray[Item]) -> Party[NDArray[Item]]:
         """Send an array and receive the other party's array.
-
-        Args:
-            step: Name of the step.
-            local: This party's array.
 
         Returns:
             The other party's array, of the same type and shape.
@@ -197,7 +192,6 @@ class Simulated:
         """Exchange the inputs of both parties.
 
         Args:
-            local: This party's array.
             cost: Bytes that the real protocol sends from the first party and from the second party.
 
         Returns:
@@ -222,7 +216,6 @@ class Simulated:
 
         Args:
             step: Name of the step (not used).
-            local: This party's array.
 
         Returns:
             The other party's array.
@@ -284,7 +277,6 @@ def run_one(
     """Run one party to its end over a connection.
 
     Args:
-        party: The party.
         send: Sends one message to the other party.
         receive: Waits for the next message of the other party.
 
@@ -301,10 +293,6 @@ def run_one(
 
 def run_both(first: Party[Result], second: Party[Other]) -> tuple[Ended[Result], Ended[Other]]:
     """Run both parties in this process.
-
-    Args:
-        first: The first party.
-        second: The second party.
 
     Returns:
         The results of the first party and of the second party.

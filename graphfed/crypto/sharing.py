@@ -57,7 +57,6 @@ def decode(ring: Tensor, dtype: torch.dtype) -> Tensor:
 
     Args:
         ring: int64 of any shape [...].
-        dtype: Type of the result.
 
     Returns:
         Floats [...].

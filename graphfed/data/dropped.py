@@ -25,7 +25,6 @@ def edges_dropped(
 
     Args:
         files: The endpoints of the edges as each file lists them, int64 [2, any] each.
-        num_nodes: N.
         num_edges: M, the number of undirected edges in all files, without self loops.
         directed: Whether (u, v) and (v, u) are two different edges. If False, the second repeats the first.
         weights: How the weights of a repeated edge are combined ("sum", "mean" or "max"); "" if edges have
@@ -61,7 +60,6 @@ def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: st
 
     Args:
         names: All names that the data has.
-        used: The names that were read.
         kind: The singular noun for a name: "column", "attribute" or "array".
         of: The file or object that has the names.
 
@@ -77,9 +75,6 @@ def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: st
 def in_one_line(dropped: Sequence[str]) -> str:
     """Join phrases into one line.
 
-    Args:
-        dropped: The phrases.
-
     Returns:
         The line, or "" if there are no phrases.
     """
@@ -88,9 +83,6 @@ def in_one_line(dropped: Sequence[str]) -> str:
 
 def features_in_one_line(names: Sequence[str]) -> str:
     """Name the features in one line.
-
-    Args:
-        names: The names of the features.
 
     Returns:
         The line, with at most MAX_NAMED names.

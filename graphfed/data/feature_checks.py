@@ -28,7 +28,6 @@ def feature_remarks(names: Sequence[str], x: np.ndarray) -> tuple[str, ...]:
     """Describe features that may be no properties of the nodes.
 
     Args:
-        names: The names of the features.
         x: The features, [N, F].
 
     Returns:

@@ -25,9 +25,6 @@ _UNITS = {"datetime64": "ns", **{f"datetime64[{unit}]": unit for unit in ("s", "
 def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Read the table of a file that is laid out as the two public files are.
 
-    Args:
-        path: The file.
-
     Returns:
         The names of the columns, the index, datetime64 [rows], and the values, [rows, columns].
 

@@ -22,7 +22,6 @@ class NpzFile:
         """Open a file.
 
         Args:
-            path: The file.
             fix: What the user can do if the file cannot be used; it ends every error message.
 
         Raises:
@@ -61,14 +60,10 @@ class NpzFile:
         """Read an array.
 
         Args:
-            key: The name of the array.
             kinds: Numpy's letters of the kinds of dtype that the array may have; "" for any kind.
             shape: The expected shape, with None for an axis of any length; () for one value with any number
                 of axes; None for any shape.
             expected: A description of the expected array, for error messages.
-
-        Returns:
-            The array.
 
         Raises:
             InputError: The array is missing, damaged, made of Python objects, or of another dtype or shape.
@@ -92,12 +87,8 @@ class NpzFile:
         """Read an array of texts or whole numbers as canonical texts (`graphfed.data.texts`).
 
         Args:
-            key: The name of the array.
             count: The expected number of entries; None for any number.
             expected: A description of the expected array, for error messages.
-
-        Returns:
-            The texts.
 
         Raises:
             InputError: As in `take`.

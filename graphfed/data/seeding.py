@@ -17,9 +17,6 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
         seed: An integer of at least 0.
         purpose: A name for what is drawn, such as "split/random".
 
-    Returns:
-        The generator.
-
     Raises:
         InputError: `seed` is not an integer of at least 0.
     """

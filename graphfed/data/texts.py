@@ -96,9 +96,6 @@ def _without_zeros(texts: "Texts", refuse: "Refuse | None") -> "Texts":
 def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
     """Convert names that a user states, such as classes and columns, to their canonical texts.
 
-    Args:
-        names: The names.
-
     Returns:
         The texts; a name that has no exact text keeps its form.
     """
@@ -108,14 +105,7 @@ def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def canonical_name(text: str) -> str:
-    """Convert one name to its canonical text.
-
-    Args:
-        text: The name.
-
-    Returns:
-        The text.
-    """
+    """Convert one name to its canonical text."""
     return canonical_names([text])[0]
 
 
@@ -124,10 +114,6 @@ def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[s
 
     Args:
         values: The values; None is missing.
-        refuse, missing: As in `canonical_texts`.
-
-    Returns:
-        The texts.
 
     Raises:
         InputError: As in `canonical_texts`.

@@ -33,14 +33,10 @@ class Arguments(Asked):
     """The arguments of `participant.run_place`, and of `predict_place` with a stamp.
 
     Attributes:
-        run: The name of the run.
-        method: The method.
         plugin: The plug-in of the method; None for methods of graphfed.
         config: The settings, which the method checks.
         dtype: The type of floating-point numbers.
         split: The split that every site makes of its data.
-        split_seed: Its seed.
-        sites: The sites.
         roster: The names of all clients.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
         wait: Seconds until the process of an earlier attempt has left the folder of the run.
@@ -67,7 +63,6 @@ def check_arguments(content: JsonObject, num_clients: int) -> None:
     """Check the arguments of a program before anything is done with them.
 
     Args:
-        content: The arguments.
         num_clients: K, the clients of the run.
 
     Raises:
@@ -90,8 +85,6 @@ def check_deployable(method: Method, config: CommonSettings, split: str) -> None
     The coordinator's program and every participant that is not in a rehearsal check this.
 
     Args:
-        method: The method.
-        config: Its settings.
         split: The split that every site makes of its data.
 
     Raises:

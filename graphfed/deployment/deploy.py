@@ -120,12 +120,7 @@ def resume_deployment(
 
     Args:
         folder: The folder of the run at the coordinator.
-        manifest: Its manifest.
-        progress: Whether to show progress.
         _unused: Options of `graphfed.resume` about data, which is at the sites.
-
-    Returns:
-        The result.
 
     Raises:
         InputError: The manifest is damaged, or the startup kit is missing.
@@ -145,7 +140,6 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
 
     Args:
         folder: The folder of the run at the coordinator.
-        progress: Whether to show progress.
 
     Returns:
         The path of each site's predictions in its startup kit.
@@ -211,13 +205,9 @@ def request(
     """Describe a run as `Coordinator.run` takes it.
 
     Args:
-        project: The project of the deployment.
-        method: The method.
-        config: Its settings.
         run: A name for the run that no earlier run of the deployment has.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
         split: The split that every site makes of its data.
-        split_seed: The seed of the split.
         rehearsal: Whether every participant also saves its part of the outcome for the caller, who has
             partitioned the data.
 

@@ -24,10 +24,6 @@ def check_memory(place: "Place", method: Method, config: CommonSettings, task: T
     """Refuse a run that needs more memory than the operator of this participant allows.
 
     Args:
-        place: What the operator has set.
-        method: The method.
-        config: Its settings.
-        task: The task.
         rows: Rows of this participant's data that the model computes at once; 0 at the server.
 
     Raises:

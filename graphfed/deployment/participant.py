@@ -94,14 +94,10 @@ class _Part:
     """What one participant contributes to a run.
 
     Attributes:
-        method: The method.
-        config: Its settings.
         folder: The folder of the run in the startup kit.
-        task: The task.
         site: The data of a site as it was read; None at the server.
         part: The data of a site as its program trains on it; None at the server.
         data: The data of the federation, as `graphfed.runs.train.train` takes it.
-        agreed: What all participants agreed on.
     """
 
     method: Method
@@ -169,7 +165,6 @@ def predict_place(
     Args:
         fed: The federation, seen from this participant.
         arguments: As for `run_place`, and `stamp`, with which the names of the new files end.
-        log: Not used.
         place: What the operator of this participant has set.
 
     Raises:
@@ -202,7 +197,6 @@ def check_sets_up_again(method: Method, run: str) -> None:
     """Refuse a method whose set-up would spend its privacy budget a second time.
 
     Args:
-        method: The method.
         run: The name of the run, for the message.
 
     Raises:

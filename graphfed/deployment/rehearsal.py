@@ -57,9 +57,6 @@ def train_run(
     predictions and its part of the model. The startup kits are in the folder of the run until it has ended.
 
     Args:
-        config: The run.
-        inputs: Its data.
-        parts: The part of each site.
         folder: The folder of the run; None for a temporary one.
         start: Not used: every participant continues from its own checkpoints.
         on_event: Called with every event of training.
@@ -123,12 +120,7 @@ def run_on_loopback(
     """Run a method on the processes of a rehearsal.
 
     Args:
-        federation: The processes.
-        method: The method.
-        config: Its settings.
-        run: The name of the run.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
-        stop_request: The stop request to obey.
         on_event: Called with every event of training.
 
     Returns:
@@ -162,8 +154,6 @@ def collect(federation: Loopback, method: Method, run: str) -> tuple[Outcome, Le
     """Put the outcome of a run of a rehearsal together from the parts that every participant has saved.
 
     Args:
-        federation: The processes of the rehearsal.
-        method: The method.
         run: The name of the run, which has ended.
 
     Returns:

@@ -48,10 +48,7 @@ def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path
     written or none.
 
     Args:
-        graph: The graph.
-        split: Its split.
         partition: Its partition, one client for each site.
-        folder: The new folder.
 
     Returns:
         The path of each file by the name of its site, in the order of the sites.
@@ -100,9 +97,7 @@ def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
     """Read the file of a participant, and summarise it for its operator.
 
     Args:
-        path: The file.
         roster: The names of all clients of the run.
-        name: The name of the participant.
 
     Returns:
         The summary, in a few words.

@@ -53,11 +53,7 @@ class Chart(Protocol):
         """The height in inches, without the legend of the picture."""
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart. What it labels appears in the legend of the picture.
-
-        Args:
-            ax: The axes to draw into.
-        """
+        """Draw the chart. What it labels appears in the legend of the picture."""
 
 
 #: The charts of a picture, from top to bottom and from left to right.
@@ -69,11 +65,7 @@ def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
 
     Args:
         title: What it shows, for screen readers.
-        rows: The charts.
         width: The width of the picture in inches.
-
-    Returns:
-        The element.
     """
     with _style():
         figure = _figure(rows, width, "outside upper left")
@@ -111,13 +103,8 @@ def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = 
     """Draw a picture with its title as a file. The same charts give the same bytes.
 
     Args:
-        title: What it shows.
-        rows: The charts.
         width: The width of a chart in inches.
         form: "svg" or "png".
-
-    Returns:
-        The bytes of the file.
     """
     with _style(facecolor="white"):
         figure = _figure(rows, width * max(map(len, rows)), "outside lower center")
@@ -166,7 +153,6 @@ def legend_columns(labels: Iterable[str], width: float = WIDTH) -> int:
     """Compute how many columns of a legend fit into a picture.
 
     Args:
-        labels: The labels.
         width: The width of the picture in inches.
 
     Returns:
@@ -178,9 +164,6 @@ def legend_columns(labels: Iterable[str], width: float = WIDTH) -> int:
 def wide(label: str) -> int:
     """Measure a label.
 
-    Args:
-        label: The label.
-
     Returns:
         Its width in columns of text; letters of East Asian scripts take two.
     """
@@ -191,7 +174,6 @@ def short(label: str, limit: int = 40) -> str:
     """Shorten a label.
 
     Args:
-        label: The label.
         limit: The most columns.
 
     Returns:

@@ -26,9 +26,6 @@ def _turn(names: Sequence[str], room: int) -> int:
 def grouped(value: float) -> str:
     """Write the number of a tick.
 
-    Args:
-        value: The number.
-
     Returns:
         As in "10,000"; "" if it is not a whole number.
     """
@@ -36,14 +33,7 @@ def grouped(value: float) -> str:
 
 
 def series_colour(place: int) -> str:
-    """Return the colour of a series.
-
-    Args:
-        place: Its place among all series.
-
-    Returns:
-        The colour.
-    """
+    """Return the colour of a series."""
     return SERIES[place % len(SERIES)]
 
 
@@ -74,12 +64,7 @@ class Axis:
     written: Callable[[float], str] | None = None
 
     def apply(self, ax: "Axes", which: Literal["x", "y"]) -> None:
-        """Set up an axis after everything is drawn.
-
-        Args:
-            ax: The axes.
-            which: "x" or "y".
-        """
+        """Set up an axis after everything is drawn."""
         from matplotlib.ticker import MaxNLocator, NullLocator
 
         across = which == "x"
@@ -144,13 +129,10 @@ class XY:
 
     Attributes:
         series: What is drawn.
-        x: The horizontal axis.
-        y: The vertical axis.
         title: The title, "" for none.
         spread: How spreads are drawn: as a "band" around a line, as vertical "bars", or as horizontal bars
             ("across").
         steps: Whether a line keeps its value up to the next position.
-        height: The height in inches.
         square: Whether both axes have the same scale.
     """
 
@@ -164,11 +146,7 @@ class XY:
     square: bool = False
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart.
-
-        Args:
-            ax: The axes to draw into.
-        """
+        """Draw the chart."""
         for one in self.series:
             self._draw_series(ax, one)
         ax.set_title(short(self.title, 60))
@@ -210,9 +188,7 @@ class Bars:
     """Stacked bars.
 
     Attributes:
-        names: The names of the bars.
         parts: The amounts [bars] of every part by its label, stacked in this order.
-        amount: The axis of the amounts.
         label: The label of the axis of names.
         across: Whether the bars are horizontal, from top to bottom.
         colours: Other colours of parts, by label.
@@ -251,11 +227,7 @@ class Bars:
         return {k: short(name, 28 if self.across else 14) for k, name in enumerate(written)}
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart.
-
-        Args:
-            ax: The axes to draw into.
-        """
+        """Draw the chart."""
         at, tops = np.arange(len(self.names)), np.zeros(len(self.names))
         bar = ax.barh if self.across else ax.bar
         for place, (label, given) in enumerate(self.parts.items()):
@@ -288,14 +260,12 @@ class Heatmap:
 
     Attributes:
         values: Fractions [rows, columns], at least 0.
-        x: The axis of the columns.
         y: The axis of the rows, with the first row at `low`.
         edges: Limits [columns + 1] of the columns; None for columns centred at 0, 1, ...
         texts: A large and a small text for cells, by (row, column).
         line: A label and a position on the x axis for each row, joined by a line; None for no line.
         title: The title, "" for none.
         bar: The label of a colour bar, "" for no colour bar.
-        height: The height in inches.
     """
 
     values: np.ndarray
@@ -309,11 +279,7 @@ class Heatmap:
     height: float = WIDTH
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart.
-
-        Args:
-            ax: The axes to draw into.
-        """
+        """Draw the chart."""
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 
         rows, columns = self.values.shape

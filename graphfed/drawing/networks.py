@@ -30,7 +30,6 @@ class Edges:
     Attributes:
         ends: The nodes of each edge, [E, 2].
         label: Their name in the legend, "" for none.
-        colour: Their colour.
         alpha: Their opacity.
     """
 
@@ -48,8 +47,6 @@ class Nodes:
         members: Whether each node belongs to them, [N] bool.
         label: Their name in the legend, "" for none.
         strength: The strength of their colour; 0 for hollow markers.
-        marker: Their marker.
-        colour: The colour of the marker.
         area: The area of the marker in square points.
     """
 
@@ -100,11 +97,7 @@ class Network:
         return (low + high) / 2 - half, (low + high) / 2 + half
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the network.
-
-        Args:
-            ax: The axes to draw into.
-        """
+        """Draw the network."""
         from matplotlib.collections import LineCollection
 
         place = self.position
@@ -141,9 +134,6 @@ class Network:
 
     def free_places(self, named: Mapping[str, int]) -> list[tuple[str, np.ndarray]]:
         """Find positions for names next to their nodes, without touching a node or another name.
-
-        Args:
-            named: The node of each name.
 
         Returns:
             The names and their positions. A name for which there is no position is left out.

@@ -200,10 +200,6 @@ def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
     whose nodes are known by number has none; nor has a partition with copies that count as different nodes,
     since no client reads such copies from its own files.
 
-    Args:
-        graph: The graph.
-        partition: Its partition.
-
     Returns:
         [N] int64, the stable id of each id of the partition; None if the ids of the partition are used.
     """
@@ -215,7 +211,6 @@ def node_names(graph: Graph, cohort: Cohort, stable_ids: np.ndarray | None) -> t
     """Look up the user's names of the nodes of a cohort.
 
     Args:
-        graph: The graph.
         cohort: A cohort that was made with `stable_ids`.
         stable_ids: See `stable_ids_of`.
 
@@ -391,7 +386,6 @@ def _links(
     """Collect the pairs that the clients of a cohort score.
 
     Args:
-        pairs: The pairs of all clients.
         wanted: [K] int64, for each client of the partition its index in the cohort, or -1.
         row_of: Returns the rows of nodes, from their clients and ids.
         stable_ids: As in `make_cohort`.
@@ -418,14 +412,7 @@ def promote_features(x: Tensor) -> Tensor:
 
 
 def with_unit_features(cohort: Cohort) -> Cohort:
-    """Scale the features of every node to length 1. A node whose features are all 0 keeps them.
-
-    Args:
-        cohort: The cohort.
-
-    Returns:
-        The cohort with scaled features.
-    """
+    """Scale the features of every node to length 1. A node whose features are all 0 keeps them."""
     x = cohort.x
     if isinstance(x, SparseMatrix):
         length = sums_by(x.row, x.values**2, x.shape[0]).sqrt()
@@ -461,9 +448,6 @@ _NAMES, _NODES = "names", "node_names"
 def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
     """Convert a cohort to arrays.
 
-    Args:
-        cohort: The cohort.
-
     Returns:
         Everything in the cohort, by name.
     """
@@ -489,8 +473,6 @@ def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
     """Write a cohort as one safetensors file, from which a client's process reads all its data.
 
     Args:
-        cohort: The cohort.
-        path: The file.
         names: Names to write with the cohort.
     """
     metadata, arrays = None, cohort_arrays(cohort)
@@ -505,11 +487,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
     """Read a file that `save_cohort` wrote.
 
     Args:
-        path: The file.
         device: The torch device of the tensors.
-
-    Returns:
-        The cohort.
 
     Raises:
         InputError: If the file is not a cohort file, or its arrays do not fit together.
@@ -540,9 +518,6 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
 
 def load_names(path: Path) -> Names:
     """Read the names in a file that `save_cohort` wrote.
-
-    Args:
-        path: The file.
 
     Returns:
         The names; all empty if the file has none.

@@ -36,23 +36,12 @@ def _as_leaf(x: Leaf) -> Leaf:
 
 
 def detach(tree: P) -> P:
-    """Detach a payload from its history, so that no gradient goes back from it.
-
-    Args:
-        tree: The payload.
-
-    Returns:
-        The detached payload.
-    """
+    """Detach a payload from its history, so that no gradient goes back from it."""
     return pay.detach(tree)
 
 
 def constant(value: float, device: str = "cpu") -> Tensor:
     """Make a tensor from a number.
-
-    Args:
-        value: The number.
-        device: The torch device.
 
     Returns:
         A scalar tensor: int64 for an integer, else of the default dtype.
@@ -74,7 +63,6 @@ def full_like(tree: P, value: float) -> P:
 
     Args:
         tree: The payload whose form is used.
-        value: The number.
 
     Returns:
         A payload with `value` in every entry.
@@ -99,7 +87,6 @@ def column(x: Tensor, number: int) -> Tensor:
 
     Args:
         x: [M, n].
-        number: The column.
 
     Returns:
         [M].

@@ -74,9 +74,6 @@ class Flow:
         Args:
             units: [K], the units that each client sends.
             counted: [K] bool, the clients whose traffic this process sees.
-
-        Returns:
-            The flow.
         """
         units = units.astype(np.int64)
         return Flow(UP, counted, (units, np.zeros_like(units)))
@@ -90,9 +87,6 @@ class Flow:
         Args:
             links: [P, 3] int64, (sender, receiver, units).
             here: [K] bool, the clients in this process.
-
-        Returns:
-            The flow.
         """
         return Flow(PEER, here, None, links)
 
@@ -119,7 +113,6 @@ class Flow:
 
         Args:
             sent, received: [K] int64, the totals.
-            unit_bytes: The bytes of a unit.
         """
         if self.units is not None:
             sent += self.units[0] * unit_bytes
@@ -167,9 +160,6 @@ class Flow:
 
         Args:
             clients: [K] bool.
-
-        Returns:
-            The part.
         """
         if self.links is None:
             return Flow(
@@ -217,7 +207,6 @@ class Entry:
         """Count one more transfer.
 
         Args:
-            record: The transfer.
             round_number: The round that it belongs to.
         """
         # While the flow is the same object, only the bytes per unit are added up (see the class).
@@ -237,9 +226,6 @@ class Entry:
 
         A process does not count a transfer in which none of its clients has a row, so the largest number of
         transfers is kept.
-
-        Args:
-            other: The other process's entry.
         """
         self.transfers = max(self.transfers, other.transfers)
         self._sent = self.sent + other.sent
@@ -291,14 +277,7 @@ class Entry:
 
     @staticmethod
     def from_json(content: JsonObject) -> "Entry":
-        """Restore an entry.
-
-        Args:
-            content: What `to_json` returned.
-
-        Returns:
-            The entry.
-        """
+        """Restore an entry."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
         flow = Flow(directions[content["from"], content["to"]], sent > 0, (sent, received))
@@ -319,9 +298,7 @@ class Ledger:
     """Counts the transfers of one run between participants in this process and all others.
 
     Attributes:
-        num_clients: K.
         phase: The current phase, one of `PHASES`.
-        round: The current round.
     """
 
     def __init__(self, num_clients: int) -> None:
@@ -337,9 +314,6 @@ class Ledger:
         Args:
             phase: One of `PHASES`.
 
-        Yields:
-            Nothing.
-
         Raises:
             ValueError: For any other phase.
         """
@@ -352,11 +326,7 @@ class Ledger:
             self.phase = before
 
     def record(self, record: LedgerRecord) -> None:
-        """Add one transfer to the current phase and round.
-
-        Args:
-            record: The transfer.
-        """
+        """Add one transfer to the current phase and round."""
         key = (self.phase, record.name, record.flow.direction, record.protection)
         entry = self._entries.get(key)
         if entry is None:
@@ -390,7 +360,6 @@ class Ledger:
         """Sum the bytes of the transfers of one name.
 
         Args:
-            name: The name.
             phase: The phase (None: all phases).
 
         Returns:
@@ -460,14 +429,7 @@ class Ledger:
 
     @staticmethod
     def from_json(content: JsonObject) -> "Ledger":
-        """Restore a ledger.
-
-        Args:
-            content: What `to_json` returned.
-
-        Returns:
-            The ledger.
-        """
+        """Restore a ledger."""
         ledger = Ledger(content["num_clients"])
         for described in content["entries"]:
             entry = Entry.from_json(described)
@@ -478,9 +440,6 @@ class Ledger:
         """Add the transfers between clients that another process counted.
 
         The server's process does not see them.
-
-        Args:
-            other: The other process's ledger.
         """
         for key, entry in other._entries.items():
             # The server's own process has counted every transfer with the server.

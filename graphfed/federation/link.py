@@ -32,22 +32,12 @@ class Link(Protocol):
         """Send a message, without waiting for the receiver.
 
         Args:
-            to: The participant that receives it.
             key: What the message is called, unique in the run.
-            message: The bytes.
         """
         ...
 
     def recv(self, sender: int, key: str) -> bytes:
-        """Wait for a message.
-
-        Args:
-            sender: The participant that sends it.
-            key: What the message is called.
-
-        Returns:
-            The bytes.
-        """
+        """Wait for a message."""
         ...
 
 
@@ -65,25 +55,11 @@ class TimedLink:
         self._link, self.waited = link, 0.0
 
     def send(self, to: int, key: str, message: bytes) -> None:
-        """Send a message, as `Link` says.
-
-        Args:
-            to: The participant that receives it.
-            key: What the message is called.
-            message: The bytes.
-        """
+        """Send a message, as `Link` says."""
         self._link.send(to, key, message)
 
     def recv(self, sender: int, key: str) -> bytes:
-        """Wait for a message, as `Link` says.
-
-        Args:
-            sender: The participant that sends it.
-            key: What the message is called.
-
-        Returns:
-            The bytes.
-        """
+        """Wait for a message, as `Link` says."""
         began = time.perf_counter()
         message = self._link.recv(sender, key)
         self.waited += time.perf_counter() - began
@@ -122,10 +98,7 @@ def deliver(
     Args:
         messages: The messages sent from this process, by (sender, receiver).
         pairs: (sender, receiver) of all messages with a participant in this process.
-        key: What the messages are called.
         link: How to reach other processes (None: everything is in this one).
-        local: The participants in this process.
-        device: Where received tensors are put.
         refusal: Makes the error for a sender and a reason.
 
     Returns:

@@ -32,8 +32,6 @@ def tree_map(fn: Callable[..., Leaf], tree: P, *others: P) -> P:
 
     Args:
         fn: Gets a leaf of each payload, returns a leaf.
-        tree: The first payload.
-        others: The other payloads.
 
     Returns:
         The results, in the structure of the payloads.
@@ -54,14 +52,7 @@ def _map(fn: Callable[..., Leaf], *trees: Any) -> Any:
 
 
 def leaves(tree: Payload) -> list[Leaf]:
-    """List the leaves of a payload.
-
-    Args:
-        tree: The payload.
-
-    Returns:
-        The leaves, in order.
-    """
+    """List the leaves of a payload."""
     if isinstance(tree, dict):
         return [leaf for item in tree.values() for leaf in leaves(item)]
     if isinstance(tree, tuple):
@@ -70,14 +61,7 @@ def leaves(tree: Payload) -> list[Leaf]:
 
 
 def floating_leaves(tree: Payload) -> list[Tensor | SparseWeights]:
-    """List the leaves that can carry a gradient: floating tensors and per-client sparse weights.
-
-    Args:
-        tree: The payload.
-
-    Returns:
-        The leaves, in order.
-    """
+    """List the leaves that can carry a gradient: floating tensors and per-client sparse weights."""
     return [x for x in leaves(tree) if isinstance(x, Tensor | SparseWeights) and x.dtype.is_floating_point]
 
 
@@ -86,22 +70,12 @@ def grad_carrier(leaf: Tensor | SparseWeights) -> Tensor:
 
     Args:
         leaf: A floating tensor or per-client sparse weights.
-
-    Returns:
-        The tensor.
     """
     return leaf.values if isinstance(leaf, SparseWeights) else leaf
 
 
 def tensors_in(tree: Payload) -> list[Tensor]:
-    """List the tensors of a payload that can carry a gradient.
-
-    Args:
-        tree: The payload.
-
-    Returns:
-        The tensors, in order.
-    """
+    """List the tensors of a payload that can carry a gradient."""
     return [grad_carrier(x) for x in floating_leaves(tree)]
 
 
@@ -121,12 +95,6 @@ def _detach_leaf(x: object) -> Leaf:
 def detach(tree: P) -> P:
     """Detach a payload from its history.
 
-    Args:
-        tree: The payload.
-
-    Returns:
-        The detached payload.
-
     Raises:
         PlaceError: For anything that is no payload.
     """
@@ -138,12 +106,6 @@ def densify(tree: Payload) -> Any:
     """Convert a payload to plain tensors.
 
     Sparse rows become dense rows, sparse weights become each client's full weights.
-
-    Args:
-        tree: The payload.
-
-    Returns:
-        The payload in plain tensors.
     """
 
     def leaf(x: Leaf) -> Tensor:
@@ -159,9 +121,6 @@ def add(left: P, right: P) -> P:
 
     Args:
         left, right: Payloads of the same structure and shapes.
-
-    Returns:
-        The sums.
     """
     return tree_map(torch.add, left, right)
 
@@ -287,9 +246,6 @@ def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:
     Args:
         x: [N, ...].
         sizes: The number of rows of each part.
-
-    Returns:
-        The parts.
     """
     if isinstance(x, Tensor):
         return list(torch.split(x, list(sizes)))
@@ -345,7 +301,6 @@ class Unit:
 
     Attributes:
         shape: Its shape; for a dictionary or tuple, the shapes by name.
-        bytes: Its bytes.
         dtype: The names of its dtypes, separated by commas.
     """
 
@@ -363,11 +318,7 @@ def unit_of(tree: Payload, *, leading: bool) -> Unit:
     """Describe one unit of a payload.
 
     Args:
-        tree: The payload.
         leading: Whether the first dimension counts rows or clients.
-
-    Returns:
-        The unit.
     """
     structure = _structure(tree, leading)
     if structure not in _units:

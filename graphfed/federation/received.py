@@ -55,7 +55,6 @@ class Received:
 
     Attributes:
         name_of: Returns how messages call a participant.
-        workers: The clients of each worker.
         declared: By part of the split ("train", "val", "test"), how many nodes each client has declared, [K];
             only if the run asked for it.
         notes: By transfer, whose numbers were far larger than all others'. That is no error, but a hint where
@@ -72,7 +71,6 @@ class Received:
         """Set the form of a transfer that other processes send.
 
         Args:
-            name: The name of the transfer.
             example: A payload of that form. Its numbers, and of rows their number, do not matter.
         """
         for leading in (True, False):
@@ -90,12 +88,10 @@ class Received:
         """Check the payloads of a transfer that came from other processes.
 
         Args:
-            transfer: The transfer.
             arrived: The payloads, out of their wrappers, by (sender, receiver).
             local: Payloads of the same transfer that this process made; they are right.
             rows: How many rows a payload must have, if that was agreed.
             like: What the payload looks like (see `Options.like`); None if only the senders know it.
-            round_number: The round, for messages.
 
         Raises:
             ReceivedError: For the first payload that cannot be used.
@@ -114,13 +110,7 @@ class Received:
         """Make the error for what a participant sent.
 
         Args:
-            participant: The sender.
-            transfer: The name of the transfer.
-            round_number: The round.
             why: What is wrong, as a continuation of "it sent", as in "3 rows where 5 are expected".
-
-        Returns:
-            The error.
         """
         name = self.name_of(participant)
         return ReceivedError(
@@ -190,10 +180,8 @@ class Received:
         """Check that numbers are finite and small enough to compute with.
 
         Args:
-            transfer: The transfer.
             arrived: The payloads from other processes, by (sender, receiver).
             local: Payloads of the same transfer that this process made.
-            round_number: The round, for messages.
 
         Raises:
             ReceivedError: If some numbers cannot be computed with, but those of another participant can.
@@ -247,7 +235,6 @@ def magnitude(payload: Payload, neutral: float | None = None) -> float | None:
     """Measure how close a payload's numbers are to the largest that can be computed with.
 
     Args:
-        payload: Tensors, in dictionaries and tuples.
         neutral: A number that stands for "nothing" and is left out, such as -inf in a maximum.
 
     Returns:

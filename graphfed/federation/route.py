@@ -126,12 +126,7 @@ def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.n
     receiving worker gets [K_h * (K - 1), ...], by receiver and sender.
 
     Args:
-        workers: The clients of each worker.
-        here: The workers in this process.
         held: [K] bool, the clients in this process.
-
-    Returns:
-        The route.
     """
     num_clients = len(held)
     pairs: list[Pair] = []
@@ -259,11 +254,9 @@ def find_rows(
 
     Args:
         held: The rows that the cohort holds.
-        worker: The clients of the cohort.
         owner: [m] int64, the client that is asked.
         ids: [m] int64, the id that is asked for.
         name: The name of the route, for messages.
-        asked_by: Who asks, for messages.
 
     Raises:
         InputError: If a client of this worker is asked for a row that it does not hold.
@@ -340,7 +333,6 @@ def traffic(links: Tensor, num_clients: int) -> np.ndarray:
 
     Args:
         links: [m] int64, the clients of each row (`ExchangeRoute.links`).
-        num_clients: K.
 
     Returns:
         [P, 3] int64, (sender, receiver, rows) of the pairs with rows.

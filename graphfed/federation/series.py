@@ -39,7 +39,6 @@ class Series:
         readings: [K, T], 0 where missing.
         missing: [K, T] bool.
         first_minute: The minute of the week of the first reading (Monday 0:00 is 0).
-        step_minutes: The minutes between two readings.
         split: How the windows are divided, with `observed` [K] of these clients.
     """
 
@@ -71,9 +70,6 @@ class Series:
     def starts(self, target: str) -> Tensor:
         """List the first step of each window of a target (see `starts_of`).
 
-        Args:
-            target: "train", "val", "test" or "all".
-
         Returns:
             [W] int64.
         """
@@ -89,9 +85,6 @@ class Series:
 
         Args:
             present: [K] bool.
-
-        Returns:
-            Their series.
         """
         if bool(present.all()):
             return self
@@ -143,7 +136,6 @@ def starts_of(split: TimeSplit, target: str) -> Tensor:
     """List the first step of each window of a target.
 
     Args:
-        split: How the windows are divided.
         target: "train" (the windows that are trained on), "val", "test", or "all" for val and test.
 
     Returns:
@@ -166,7 +158,6 @@ def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
         x: [..., T].
         starts: [W] int64, the first step of each window.
         first: The first step to return, counted from the start of the window.
-        length: How many steps to return.
 
     Returns:
         [..., W, length], views of the series.
@@ -180,13 +171,8 @@ def make_series(
     """Make the series of some clients, in torch's default dtype.
 
     Args:
-        sensors: The readings of all sensors.
-        split: How the windows are divided.
         clients: The numbers of the clients' sensors, ascending.
         device: The torch device of the tensors.
-
-    Returns:
-        The series.
 
     Raises:
         InputError: If `clients` are not sensors, ascending, each once.
@@ -212,12 +198,7 @@ def make_network(sensors: Sensors, split: TimeSplit, *, device: torch.device | s
     """Make the network of all sensors.
 
     Args:
-        sensors: The sensors.
-        split: How the windows are divided.
         device: The torch device of the tensors.
-
-    Returns:
-        The network.
     """
     edges = make_edges(sensors.adjacency).to(device)
     return Network(edges, _first_minute(sensors), sensors.step_minutes, split)
@@ -243,12 +224,7 @@ _SPLIT = ("lags", "horizon", "every", "train", "val", "test")
 
 
 def save_series(series: Series, path: Path) -> None:
-    """Write the series of a worker as one safetensors file.
-
-    Args:
-        series: The series.
-        path: The file.
-    """
+    """Write the series of a worker as one safetensors file."""
     arrays = {
         "readings": series.readings.cpu().numpy(),
         "missing": series.missing.cpu().numpy(),
@@ -283,11 +259,7 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
     """Read a file that `save_series` wrote.
 
     Args:
-        path: The file.
         device: The torch device of the tensors.
-
-    Returns:
-        The series.
 
     Raises:
         InputError: If the file is anything else, or its columns do not fit together.
@@ -320,12 +292,7 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
 
 
 def save_network(network: Network, path: Path) -> None:
-    """Write the server's network as one safetensors file.
-
-    Args:
-        network: The network.
-        path: The file.
-    """
+    """Write the server's network as one safetensors file."""
     arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
     metadata = {"nodes": network.edges.num_nodes, **_times(network)}
     write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(metadata)})
@@ -335,11 +302,7 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
     """Read a file that `save_network` wrote.
 
     Args:
-        path: The file.
         device: The torch device of the tensors.
-
-    Returns:
-        The network.
 
     Raises:
         InputError: If the file is anything else, or its columns do not fit together.

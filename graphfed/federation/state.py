@@ -33,10 +33,6 @@ def roster_code(present: np.ndarray) -> str:
 def roster_of(code: str, num_clients: int) -> np.ndarray:
     """Decode what `roster_code` returned.
 
-    Args:
-        code: The text.
-        num_clients: K.
-
     Returns:
         [K] bool.
     """
@@ -46,10 +42,6 @@ def roster_of(code: str, num_clients: int) -> np.ndarray:
 
 def accept_roster(num_clients: int, decision: Mapping[str, Any]) -> str:
     """Check the value "roster" of a decision of the server; see `Federation.control`.
-
-    Args:
-        num_clients: K.
-        decision: The decision.
 
     Returns:
         What is wrong, as a continuation of "it sent"; empty if nothing is.
@@ -68,10 +60,6 @@ def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
 
     Args:
         tree: Tensors and sparse weights, in dictionaries.
-        prefix: The path of the state.
-
-    Returns:
-        The tensors by path.
 
     Raises:
         TypeError: For anything else in the state.
@@ -108,15 +96,7 @@ def _places(fed: Federation, place: str) -> list[str]:
 
 
 def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.ndarray]:
-    """Convert what this process holds of some values to arrays.
-
-    Args:
-        fed: The federation.
-        values: The values by name.
-
-    Returns:
-        The arrays by name.
-    """
+    """Convert what this process holds of some values to arrays."""
     arrays: dict[str, np.ndarray] = {}
     for name, value in values.items():
         for place, part in zip(_places(fed, value.place), value.parts, strict=True):
@@ -128,9 +108,6 @@ def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.nd
 
 def members_of(values: Mapping[str, Located]) -> dict[str, str | None]:
     """Encode which clients hold each value.
-
-    Args:
-        values: The values by name.
 
     Returns:
         By name, the clients as `roster_code` encodes them; None if all hold it.
@@ -150,12 +127,7 @@ def values_from(
 
     Args:
         arrays: What `arrays_of` returned. Dictionaries get their keys in the order of these arrays.
-        members: What `members_of` returned.
         places: The place of each value, by name.
-        fed: The federation.
-
-    Returns:
-        The values by name.
     """
     stored = {k: torch.from_numpy(a.copy()).to(fed.device) for k, a in arrays.items()}
     values: dict[str, Located] = {}

@@ -29,7 +29,6 @@ class Record:
         sent: The tensors sent from here, by message.
         received: The tensors received here, by message.
         answers: The ledger's records of the gradients.
-        wrap: The wrapper of the transfer.
     """
 
     key: str
@@ -60,7 +59,6 @@ class Tape:
     """The records of one block.
 
     Attributes:
-        records: The records, in program order.
         spent: Whether the one backward pass has run.
     """
 
@@ -88,7 +86,6 @@ class Pending:
         """Let a gradient wait for the next pass at a participant.
 
         Args:
-            participant: The participant.
             root: The tensor whose gradient it is.
             gradient: The gradient, of the shape of `root`.
         """
@@ -99,9 +96,6 @@ class Pending:
         """Run one autograd pass over everything that waits at a participant.
 
         The graph is kept, because an earlier transfer may share it.
-
-        Args:
-            participant: The participant.
         """
         waiting = self._roots.pop(participant, [])
         if waiting:

@@ -30,7 +30,6 @@ class TensorForm:
     """What a tensor of a payload looks like, where no example of it is at hand (see `Options.like`).
 
     Attributes:
-        dtype: Its dtype.
         shape: Its shape, of rows that of one row; None for a size that only the sender knows.
     """
 
@@ -40,9 +39,6 @@ class TensorForm:
 
 def form_of(x: Leaf) -> Any:
     """Return what a tensor looks like.
-
-    Args:
-        x: The tensor.
 
     Returns:
         Its `TensorForm`; of sparse weights that of one client's.
@@ -128,9 +124,6 @@ class Transfer(NamedTuple):
 
         Args:
             payload: The payload of one message. The others differ only in the number of units.
-
-        Returns:
-            The record.
         """
         if self.ideal is not None:
             shape, dtype = self.ideal.shape, str(self.ideal.dtype).removeprefix("torch.")
@@ -147,13 +140,8 @@ def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> 
     """Make the message of a payload: detached, and encoded by the wrapper.
 
     Args:
-        payload: The payload.
         recording: Whether a tape records the transfer.
-        wrap: The wrapper.
         name: The name of the transfer, for errors.
-
-    Returns:
-        The message.
 
     Raises:
         PlaceError: If sparse rows require a gradient.
@@ -181,13 +169,6 @@ def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> 
 def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
     """Unpack a message from another process, and check it.
 
-    Args:
-        message: The message.
-        wrap: The wrapper.
-
-    Returns:
-        The payload.
-
     Raises:
         WireError: If it is not a payload of tensors in this wrapper. The text continues "it sent".
     """
@@ -208,15 +189,7 @@ def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
 
 
 def unpack(message: Message, wrap: Wrapper | None) -> Any:
-    """Unpack a message from this process.
-
-    Args:
-        message: The message.
-        wrap: The wrapper.
-
-    Returns:
-        The payload.
-    """
+    """Unpack a message from this process."""
     if wrap is None:
         return message.payload
     dtypes = iter(message.dtypes)
@@ -232,13 +205,7 @@ def check_rows(rows: object, expected: int, what: str, why: str) -> Rows:
     """Check the number of rows of a value.
 
     Args:
-        rows: The value.
-        expected: The number of rows.
-        what: What errors call the value.
         why: What the expected number counts, as in "the clients are".
-
-    Returns:
-        The rows.
 
     Raises:
         PlaceError: If the value has another number of rows.
@@ -254,12 +221,8 @@ def tensors_asked(
     """Select the tensors whose sender wants a gradient.
 
     Args:
-        payloads: The payloads by message.
         asked: For each message with such a tensor, the flags of its floating tensors.
         name: The name of the transfer, for errors.
-
-    Returns:
-        The tensors by message.
 
     Raises:
         WireError: A message has another number of floating tensors than flags.
@@ -275,14 +238,7 @@ def tensors_asked(
 
 
 def wrapped_leaves(message: Message) -> list[Leaf]:
-    """List the leaves that a wrapper encoded.
-
-    Args:
-        message: The message.
-
-    Returns:
-        The leaves, in order.
-    """
+    """List the leaves that a wrapper encoded."""
     return [x for x, dtype in zip(pay.leaves(message.payload), message.dtypes, strict=True) if dtype]
 
 
@@ -291,10 +247,6 @@ def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
 
     Args:
         tensors: The tensors. Their gradients are removed.
-        wrap: The wrapper of the transfer.
-
-    Returns:
-        The message.
     """
     # A tensor that was not used gets zeros, because its sender waits for exactly one answer.
     gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
@@ -307,14 +259,6 @@ def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
 
 def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | None) -> tuple[Tensor, ...]:
     """Check and decode the gradients that came back for sent tensors.
-
-    Args:
-        tensors: The tensors.
-        arrived: The payload that came back.
-        wrap: The wrapper of the transfer.
-
-    Returns:
-        The gradients.
 
     Raises:
         WireError: If they do not fit the tensors. The text continues "it sent".
@@ -335,14 +279,7 @@ def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | No
 
 
 def describe_value(x: object) -> str:
-    """Describe a value for an error message: its shapes, never its contents.
-
-    Args:
-        x: The value.
-
-    Returns:
-        The description.
-    """
+    """Describe a value for an error message: its shapes, never its contents."""
     if isinstance(x, Tensor):
         return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
     if isinstance(x, SparseMatrix):

@@ -109,7 +109,6 @@ def check_arguments(place: str, stage: str, arguments: Iterable[object]) -> None
     Args:
         place: `CLIENTS` or `SERVER`.
         stage: What uses the arguments, for the error.
-        arguments: The arguments.
 
     Raises:
         PlaceError: For an argument from another place, and for data outside located values.
@@ -158,9 +157,6 @@ def _check_object(place: str, stage: str, argument: object) -> None:
 def versions(inputs: Iterable[object]) -> list[tuple[Tensor, int]]:
     """List the tensors in some payloads, to detect writes into them.
 
-    Args:
-        inputs: Payloads and other values.
-
     Returns:
         Each tensor with its count of in-place writes.
     """
@@ -192,9 +188,6 @@ def check_function(fn: Callable[..., object]) -> None:
     or federation. Such data would be shared between places in one process, and missing in separate processes.
     A function may carry plain values (numbers, text, configs) and functions. A plain function is searched
     once, one with a closure or defaults every time.
-
-    Args:
-        fn: The function.
 
     Raises:
         PlaceError: If it carries data.

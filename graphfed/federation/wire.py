@@ -29,9 +29,6 @@ def encode(payload: object, **header: object) -> bytes:
             as tuples. A SparseMatrix is sent as dense rows and arrives sparse.
         header: Plain JSON values for the header.
 
-    Returns:
-        The bytes.
-
     Raises:
         WireError: For anything else.
     """
@@ -67,9 +64,6 @@ def encode(payload: object, **header: object) -> bytes:
 
 def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
     """Decode a payload.
-
-    Args:
-        message: What `encode` returned.
 
     Returns:
         The payload, and the rest of the header.
@@ -116,9 +110,6 @@ def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
 
 def refuse_constant(constant: str) -> NoReturn:
     """Refuse NaN and the infinities, which Python's JSON parser accepts (for its `parse_constant`).
-
-    Args:
-        constant: The constant.
 
     Raises:
         ValueError: Always.

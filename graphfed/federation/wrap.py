@@ -43,10 +43,6 @@ class Wrapper(Protocol):
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
         """Decode a floating tensor. Runs at the receiver.
 
-        Args:
-            encoded: What `encode` returned.
-            dtype: The dtype to return.
-
         Returns:
             The tensor, of the shape that it had.
         """
@@ -91,7 +87,6 @@ class Quantised:
 
         Args:
             encoded: [n, ...] int8.
-            dtype: The dtype to return.
 
         Returns:
             [n, ...].
@@ -105,7 +100,6 @@ class Chained:
 
     Attributes:
         inner: The wrapper that the payload goes through first.
-        outer: The wrapper around it.
     """
 
     inner: Wrapper
@@ -137,7 +131,6 @@ class Chained:
 
         Args:
             encoded: [n, ...].
-            dtype: The dtype to return.
 
         Returns:
             [n, ...].

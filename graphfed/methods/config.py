@@ -46,8 +46,6 @@ class PlaintextOnly:
 
     Attributes:
         protection: The setting that names the protection.
-        setting: The other setting.
-        value: Its value.
         reason: A clause that says why the two cannot be used together.
     """
 
@@ -442,9 +440,6 @@ class GraphTraining(GraphNetwork, GradientSteps, Protocol):
 def sum_protection(config: object) -> str:
     """Return the protection of sums over clients at the server.
 
-    Args:
-        config: The settings of a method.
-
     Returns:
         The value of `aggregation`; plaintext in a method without the setting.
     """
@@ -452,61 +447,30 @@ def sum_protection(config: object) -> str:
 
 
 def steps_at_server(config: object) -> bool:
-    """Return whether the optimiser runs at the server, on the mean of the clients' gradients.
-
-    Args:
-        config: The settings of a method.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether the optimiser runs at the server, on the mean of the clients' gradients."""
     return isinstance(config, ServerOptimizerSettings) and config.at_server
 
 
 def keeps_client_state(config: object) -> bool:
-    """Return whether clients keep the state of their optimiser from round to round.
-
-    Args:
-        config: The settings of a method.
-
-    Returns:
-        Whether they do.
-    """
+    """Return whether clients keep the state of their optimiser from round to round."""
     return isinstance(config, ClientStateSettings) and config.client_state == "keep"
 
 
 def keeps_client_values(config: object) -> bool:
     """Return whether clients keep values of the form of weights from round to round: the state of their
     optimiser, or control variates.
-
-    Args:
-        config: The settings of a method.
-
-    Returns:
-        Whether they do.
     """
     controls = isinstance(config, ControlVariates) and config.keeps_controls
     return controls or keeps_client_state(config)
 
 
 def samples_clients(config: object) -> bool:
-    """Return whether only a part of the clients takes part in each round.
-
-    Args:
-        config: The settings of a method.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether only a part of the clients takes part in each round."""
     return isinstance(config, SamplingSettings) and config.fraction < 1
 
 
 def clients_in_round(config: object, num_clients: int) -> int:
     """Compute how many clients take part in a round.
-
-    Args:
-        config: The settings of a method.
-        num_clients: Number of clients.
 
     Returns:
         At least 1; all clients if the method does not sample them.

@@ -79,9 +79,6 @@ def get_method(name: str) -> "Method":
     Args:
         name: Its name in any case, or an alias.
 
-    Returns:
-        The method.
-
     Raises:
         InputError: There is no such method (the message suggests the nearest name), or it is a plug-in's that
             cannot be used.

@@ -54,9 +54,6 @@ class Backbone:
     def adapt_view(self, view: View) -> View:
         """Adapt a view to this network.
 
-        Args:
-            view: The view, N rows.
-
         Returns:
             The view without edges if the network uses none. With the input of the first layer in the place of
             the features, marked as aggregated, if the network has `aggregate`. Else the same view.
@@ -103,7 +100,6 @@ def gcn_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     Args:
         ids: [N] int64, stable ids of the rows. Not used.
         degree: [N], d_i = sum_j w_ij of each row, without the self loop.
-        heads: Not used.
 
     Returns:
         The function (`BlockMaker`). Its adjacency is [N_out, N_in] float64.
@@ -132,7 +128,6 @@ def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: i
     Args:
         x: [N_l, F].
         weights: The weights, with layers.l.weight [F, H] and layers.l.bias [H].
-        batch: The batch.
         layer: l, the number of the layer.
 
     Returns:
@@ -210,7 +205,6 @@ def gat_init(key: int, widths: list[int], heads: Sequence[int]) -> dict[str, Ten
     """Draw the weights of a GAT.
 
     Args:
-        key: Key of the draws.
         widths: F, the widths of one head in the hidden layers, and C.
         heads: The number of heads of each layer.
 
@@ -276,7 +270,6 @@ def gat_layer(
     Args:
         h: [N_l, F].
         weights: The weights (see `gat_init`).
-        batch: The batch.
         dropout: Dropout of the input and of the attention; None: none.
         layer: l, the number of the layer.
 
@@ -297,7 +290,6 @@ def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
     Args:
         h: [N_{l+1}, heads * H], the result of the attention.
         weights: The weights (see `gat_init`).
-        batch: The batch.
         layer: l, the number of the layer.
 
     Returns:
@@ -343,7 +335,6 @@ def attend(
         z: [N_in, heads * H], the transformed rows.
         scores: [2 heads, N_in]: the score of each row as a source, then as a target, for every head.
         block: The edges. The adjacency has one copy of the pattern for each head.
-        heads: Number of heads.
         dropout: Dropout of alpha; None: none.
         layer: Number of the layer, for the draws of dropout.
 

@@ -35,9 +35,6 @@ class Edges:
     def to(self, device: torch.device | str) -> "Edges":
         """Move the edges to a device.
 
-        Args:
-            device: The torch device.
-
         Returns:
             The same edges on the device.
         """
@@ -48,9 +45,6 @@ class Edges:
         """Return the edges of a graph that consists of copies of this one.
 
         The result is cached for each `count`.
-
-        Args:
-            count: Number of copies.
 
         Returns:
             The edges, copy after copy. Node i of copy c has the number c N + i.

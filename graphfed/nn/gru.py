@@ -54,7 +54,6 @@ def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
     """Draw shared weights from U(-1/sqrt(H), 1/sqrt(H)), as torch.nn.GRU and torch.nn.Linear do.
 
     Args:
-        key: Key of the draws.
         forecaster: The widths.
 
     Returns:
@@ -257,7 +256,6 @@ def draw_teacher_forcing(key: int, step: int, horizon: int, probability: float) 
     """Draw which later inputs of the decoder are true readings in a training step (scheduled sampling).
 
     Args:
-        key: Key of the draws.
         step: The training step, from 0.
         horizon: n.
         probability: The probability of each of them.

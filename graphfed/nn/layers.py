@@ -71,7 +71,6 @@ class Dropout:
         Args:
             alpha: [heads, E].
             words: [E] int64, one word for each edge.
-            layer: Number of the layer.
 
         Returns:
             [heads, E].
@@ -92,7 +91,6 @@ def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -
     Args:
         x: [N_l, F]. A sparse matrix with per-client weights has renumbered columns (`sparse.shift_columns`).
         weight: [F, H], [K, F, H], or `SparseWeights` if `x` is sparse and the weights are per client.
-        batch: The batch.
         layer: l, the number of the layer.
 
     Returns:
@@ -130,7 +128,6 @@ def add_bias(x: Tensor, bias: Tensor, batch: Batch, layer: int) -> Tensor:
     Args:
         x: [N_{l+1}, H].
         bias: [H], or [K, H] with one bias per client.
-        batch: The batch.
         layer: l, the number of the layer.
 
     Returns:
@@ -144,7 +141,6 @@ def per_row(weight: Tensor, batch: Batch, layer: int, shared_dim: int) -> Tensor
 
     Args:
         weight: [...] if shared, [K, ...] if per client.
-        batch: The batch.
         layer: l, the number of the layer.
         shared_dim: The number of dimensions of a shared weight.
 

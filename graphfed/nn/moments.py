@@ -343,7 +343,6 @@ def weighted_means(
         z: [S, heads * H].
         mass: [S], the m_s. None: 1 each.
         coefficients: [heads * E], the r_s of each entry of `pattern`, head after head.
-        heads: Number of heads.
 
     Returns:
         [M, heads * H].

@@ -47,9 +47,7 @@ class Pull:
         """Return the term's gradient.
 
         Args:
-            name: The name of the weight.
             w: Rows of the weight, [n, ...].
-            rows: Which rows they are.
 
         Returns:
             The gradient at these rows, [n, ...].
@@ -87,7 +85,6 @@ def optimizer_step(
         weights: Tensors [R, ...], by name.
         gradients: Tensors of the same names and shapes.
         state: The state after the step before, or `init_state`.
-        lr: Learning rate.
         weight_decay: Strength of the decay. In "adamw" a step multiplies the weights by
             1 - lr * weight_decay.
         pull: A term of the loss whose gradient `gradients` do not include. SGD adds its gradient; Adam takes
@@ -109,8 +106,6 @@ def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) ->
     Args:
         weights: Tensors of any shape, by name.
         gradients: Tensors of the same names and shapes.
-        lr: Learning rate.
-        weight_decay: Strength of the decay.
 
     Returns:
         The new weights w - lr (g + weight_decay w).
@@ -159,8 +154,6 @@ def adam(
         weights: Tensors [R, ...], by name.
         gradients: Tensors of the same names and shapes.
         state: The state after the step before, or `adam_init`.
-        lr: Learning rate.
-        weight_decay: Strength of the decay.
         decoupled: Whether the decay multiplies the weights by 1 - lr * weight_decay. Else it is added to the
             gradient.
         pull: A term of the loss that is left out of the moments: the step minimises it together with

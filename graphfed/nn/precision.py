@@ -41,9 +41,6 @@ def product_dtype(name: str, device: torch.device | str) -> torch.dtype | None:
 def has_fast_bfloat16(device: torch.device | str) -> bool:
     """Check whether a device has instructions for products of bfloat16 numbers.
 
-    Args:
-        device: The torch device.
-
     Returns:
         True if it has. False if it would emulate the products.
     """

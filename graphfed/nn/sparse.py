@@ -158,9 +158,6 @@ class SparseMatrix:
     def block_diagonal(self, copies: int) -> "SparseMatrix":
         """Arrange copies of the matrix along the diagonal of a larger one.
 
-        Args:
-            copies: Number of copies.
-
         Returns:
             [copies * N, copies * M], with the entries of one copy after those of another.
         """
@@ -400,7 +397,6 @@ def attention_weights(matrix: SparseMatrix, target: Tensor, source: Tensor, slop
         matrix: [N, M]. Values are not used.
         target: [N].
         source: [M].
-        slope: The slope of negative scores.
 
     Returns:
         [E].

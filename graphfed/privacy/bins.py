@@ -58,7 +58,6 @@ def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     probability of changing places differs from 1/2 by less than d / 2^32. Privacy does not depend on it.
 
     Args:
-        key: The public key.
         ids: [N] stable ids of the clients.
         width: Number of coordinates, d.
         receivers: [N] number of bins of each client.
@@ -130,8 +129,6 @@ def encode_bins(
     Args:
         x: [N, d] features in [low, high].
         ids: [N] stable ids of the clients.
-        bins: Their bins.
-        noise: The source of noise.
         purpose: The name of the draws.
         epsilon: Privacy budget of a client.
         accounting: Whether epsilon holds against one receiver or all together.

@@ -71,7 +71,6 @@ class ClippedNoise:
 
         Args:
             encoded: [n, ..., H] vectors with noise.
-            dtype: The dtype.
 
         Returns:
             [n, ..., H].

@@ -39,7 +39,6 @@ def expected_edges(num_nodes: int, num_edges: int, epsilon: float) -> float:
     """Compute the expected number of pairs that are 1 after `flip_edges`.
 
     Args:
-        num_nodes: Number of nodes.
         num_edges: Number of edges, each counted once.
         epsilon: Privacy budget of an edge.
 
@@ -57,7 +56,6 @@ def answered(node: Tensor, neighbour: Tensor, num_nodes: int) -> tuple[Tensor, T
     Args:
         node: [E] number of the one node of each edge.
         neighbour: [E] number of the other one.
-        num_nodes: Number of nodes.
 
     Returns:
         Whether `node` reports the edge, [E] bool, and the place of the edge among its bits, [E].
@@ -86,7 +84,6 @@ def flip_edges(
         row: [E] index of a node in `node`, for each edge.
         neighbour: [E] number of the edge's other node. An edge between two of the nodes is listed from both.
         num_nodes: Number of nodes in the graph, N.
-        noise: The source of noise.
         purpose: The name of the draws.
         epsilon: Privacy budget of an edge.
 

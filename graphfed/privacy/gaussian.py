@@ -168,7 +168,6 @@ def limit_set(values: Tensor, ids: Tensor, key: int, low: float, max_set: int) -
     Args:
         values: [n, d] features, at least `low`.
         ids: [n] stable ids of the nodes.
-        key: The key of the draws.
         low: The value of a feature that is not set.
         max_set: Largest number of features above `low` in a row.
 
@@ -200,7 +199,6 @@ def gaussian(
     Args:
         x: [N, d] features in [low, high].
         ids: [N] stable ids of the nodes.
-        noise: The source of noise.
         purpose: The name of the draws.
         sigma: Standard deviation of the noise.
         low: Public lower bound of every feature.
@@ -251,7 +249,6 @@ def gaussian_in_ball(
     Args:
         x: [N, d] features.
         ids: [N] stable ids of the nodes.
-        noise: The source of noise.
         purpose: The name of the draws.
         sigma: Standard deviation of the noise.
 

@@ -125,7 +125,6 @@ def decode_one_bit(
     (`rescale`), d / m for `multi_bit`.
 
     Args:
-        bits: Noised bits.
         epsilon: Budget of each bit.
         low: Public lower bound.
         high: Public upper bound.
@@ -185,7 +184,6 @@ def multi_bit(
     Args:
         x: [N, d] features in [low, high].
         ids: [N] stable ids of the nodes.
-        noise: The source of noise.
         purpose: The name of the draws.
         epsilon: Privacy budget of a node's features.
         low: Public lower bound of every feature.
@@ -236,7 +234,6 @@ def label_mechanism(epsilon: float, num_classes: int) -> Mechanism:
 
     Args:
         epsilon: Privacy budget of a label.
-        num_classes: Number of classes.
 
     Returns:
         The mechanism.
@@ -262,7 +259,6 @@ def response_matrix(epsilon: float, num_classes: int) -> Tensor:
 
     Args:
         epsilon: Privacy budget of a label.
-        num_classes: Number of classes, C.
 
     Returns:
         [C, C] float64: T[y, z] is the probability that z is released if y is true.
@@ -280,10 +276,8 @@ def randomised_response(
     Args:
         labels: [n] classes, 0..C-1.
         ids: [n] stable ids of the nodes.
-        noise: The source of noise.
         purpose: The name of the draws.
         epsilon: Privacy budget of a label.
-        num_classes: Number of classes, C.
 
     Returns:
         [n] int64.
@@ -304,7 +298,6 @@ def respond(labels: Tensor, words: Tensor, epsilon: float, num_classes: int) -> 
         labels: [n] classes, 0..C-1.
         words: [n] uniform int32 words, one for each label; see `Noise.words`.
         epsilon: Privacy budget of a label.
-        num_classes: Number of classes, C.
 
     Returns:
         [n] int64.

@@ -23,7 +23,6 @@ class Mechanism:
     """What one release costs, as data.
 
     Attributes:
-        name: Name of the mechanism.
         epsilon: Privacy budget of one release.
         release: What one release is, and between which inputs the bound holds.
         delta: Delta of one release.
@@ -71,9 +70,6 @@ class Noise:
     def protection(self, mechanism: Mechanism) -> str:
         """Return the protection of a release for the ledger.
 
-        Args:
-            mechanism: The mechanism of the release.
-
         Returns:
             ``ldp(eps=2)``, ``ldp(eps=2, delta=1e-05)`` or ``simulated``.
         """
@@ -87,7 +83,6 @@ def chunks(rows: int, width: int) -> list[slice]:
     """Divide rows into parts for which memory suffices.
 
     Args:
-        rows: Number of rows.
         width: Words for each row.
 
     Returns:

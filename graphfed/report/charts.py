@@ -27,9 +27,6 @@ SENT = "bytes of set-up and training"
 def byte_axis(label: str) -> Axis:
     """Return an axis of numbers of bytes.
 
-    Args:
-        label: What the axis shows.
-
     Returns:
         The axis, from 0.
     """
@@ -62,10 +59,6 @@ def lines(
 
 def result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     """Draw the charts of the results, the graph and the bytes.
-
-    Args:
-        subject: What is reported on.
-        figures: How its metrics are written.
 
     Returns:
         SVG elements by name. A chart without content is left out.
@@ -190,7 +183,6 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Heatma
 
     Args:
         counts: Nodes [C, C], true classes (rows) by predicted classes (columns).
-        names: Names of the classes.
 
     Returns:
         The chart. A class without nodes has dashes.

@@ -27,7 +27,6 @@ class Percentages:
 
     Attributes:
         metric: The metric that ranks the rows of a comparison.
-        display_name: Its name in a text.
         headline: The metrics of a comparison's table; () for all except the loss.
         names: Names of metrics in a text, where they differ from the key.
     """
@@ -40,9 +39,6 @@ class Percentages:
     def table_metrics(self, names: Iterable[str]) -> list[str]:
         """Select the metrics of a comparison's table.
 
-        Args:
-            names: All metrics of a run.
-
         Returns:
             Those that have a column, in the given order.
         """
@@ -50,21 +46,11 @@ class Percentages:
         return [name for name in names if name != "loss" and name in (shown or (name,))]
 
     def name(self, metric: str) -> str:
-        """Return the name of a metric in a table.
-
-        Args:
-            metric: The key of the metric.
-
-        Returns:
-            The name.
-        """
+        """Return the name of a metric in a table."""
         return self.names.get(metric, metric.replace("_", " "))
 
     def column_head(self, name: str) -> str:
         """Return the head of the column of a test metric.
-
-        Args:
-            name: The key of the metric.
 
         Returns:
             The head, with the unit.
@@ -75,9 +61,7 @@ class Percentages:
         """Write a metric without its unit, for a table whose head has the unit.
 
         Args:
-            name: The key of the metric.
             mean: The value, a fraction; None if there is none.
-            std: Its standard deviation over seeds.
 
         Returns:
             The text; "-" without a value.
@@ -90,9 +74,7 @@ class Percentages:
         """Write a metric with its unit; the arguments are those of `cell`.
 
         Args:
-            name: The key of the metric.
             mean: The value, a fraction; None if there is none.
-            std: Its standard deviation over seeds.
 
         Returns:
             The text; "-" without a value.
@@ -105,11 +87,7 @@ class Percentages:
         """Write the difference of two values of a metric.
 
         Args:
-            name: The key of the metric.
             amount: The difference, a fraction.
-
-        Returns:
-            Percentage points with a sign.
         """
         return f"{100 * amount:+.1f}"
 
@@ -138,9 +116,6 @@ class Errors:
     def table_metrics(self, names: Iterable[str]) -> list[str]:
         """Select the metrics of a comparison's table.
 
-        Args:
-            names: All metrics of a run.
-
         Returns:
             Those that have a column, in the given order.
         """
@@ -148,9 +123,6 @@ class Errors:
 
     def distinct_metrics(self, names: Iterable[str]) -> list[str]:
         """Leave out the metrics that repeat others because no reading is missing.
-
-        Args:
-            names: All metrics of a run.
 
         Returns:
             The metrics that differ from each other, in the given order.
@@ -160,9 +132,6 @@ class Errors:
     def column_head(self, name: str) -> str:
         """Return the head of the column of a test metric.
 
-        Args:
-            name: The key of the metric.
-
         Returns:
             The head; the unit of the readings is in the note below the table.
         """
@@ -171,32 +140,20 @@ class Errors:
     def name_with_unit(self, metric: str) -> str:
         """Return the name of a metric and its unit.
 
-        Args:
-            metric: The key of the metric.
-
         Returns:
             As in "RMSE, miles per hour".
         """
         return f"{self.name(metric)}{self._unit(metric, ', ')}"
 
     def name(self, metric: str) -> str:
-        """Return the name of a metric in a text.
-
-        Args:
-            metric: The key of the metric.
-
-        Returns:
-            The name.
-        """
+        """Return the name of a metric in a text."""
         return DISPLAY_NAMES.get(metric, metric.replace("_", " "))
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
         """Write an error without its unit, for a table whose head has the unit.
 
         Args:
-            name: The key of the metric.
             mean: The error; None if there is none.
-            std: Its standard deviation over seeds.
 
         Returns:
             The text; "-" without a value.
@@ -210,9 +167,7 @@ class Errors:
         """Write an error with its unit; the arguments are those of `cell`.
 
         Args:
-            name: The key of the metric.
             mean: The error; None if there is none.
-            std: Its standard deviation over seeds.
 
         Returns:
             The text; "-" without a value.
@@ -223,11 +178,7 @@ class Errors:
         """Write the difference of two errors.
 
         Args:
-            name: The key of the metric.
             amount: The difference, in the unit of the readings.
-
-        Returns:
-            The difference with a sign.
         """
         return f"{amount:+,.{self._places(name)}f}"
 

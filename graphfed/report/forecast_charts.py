@@ -37,9 +37,7 @@ def forecast_charts(
     """Draw the charts of runs of forecasting.
 
     Args:
-        subject: What is reported on.
         shown: The run whose sensors and forecasts are drawn.
-        errors: How errors are written.
         tested: Test errors of the sensors of `shown`; None if they are not known.
 
     Returns:
@@ -148,14 +146,10 @@ def forecasts_against_truth(
     a gap in the line.
 
     Args:
-        title: The title of the chart.
         one: The readings and forecasts of the sensor.
         span: The times to draw, the second one excluded.
         step_minutes: Minutes between readings.
         quantity: The label of the vertical axis.
-
-    Returns:
-        The chart.
     """
     horizon = one.forecast.shape[1]
     time, _, truth = one.at(1, step_minutes)

@@ -42,7 +42,6 @@ class SensorForecasts:
     """The test windows of one sensor.
 
     Attributes:
-        sensor: The sensor's id.
         time: The time of each window's last input [W], datetime64[s].
         forecast: Forecasts [W, n], float32.
         truth: Readings at the same times [W, n], float32; nan where a reading is missing.
@@ -71,12 +70,7 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
     """Compute the test errors of every sensor from a table of forecasts.
 
     Args:
-        path: predictions.parquet.
         ids: The ids of the sensors [S].
-        horizon: The number of steps ahead.
-
-    Returns:
-        The errors.
 
     Raises:
         InputError: The file is not a table of forecasts of these sensors.
@@ -118,11 +112,6 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
 
 def read_forecasts(path: Path, sensor: str, horizon: int) -> SensorForecasts:
     """Read the test windows of one sensor from a table of forecasts.
-
-    Args:
-        path: predictions.parquet.
-        sensor: The sensor's id.
-        horizon: The number of steps ahead.
 
     Returns:
         The windows, in the order of time.
@@ -175,7 +164,6 @@ def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[
     If a day has fewer than LEAST_POINTS readings, spans of several days are used instead.
 
     Args:
-        series: The sensors.
         step_minutes: Minutes between readings.
 
     Returns:

@@ -14,9 +14,6 @@ from graphfed.runs.overview_schema import SensorOverview
 def ahead(minutes: int) -> str:
     """Write a number of minutes as a person would.
 
-    Args:
-        minutes: The number of minutes.
-
     Returns:
         As in "45 minutes", "2 hours" or "3 days".
     """
@@ -29,9 +26,6 @@ def ahead(minutes: int) -> str:
 def sensors_of(run: Run) -> SensorOverview | None:
     """Return the overview of the sensors of a run.
 
-    Args:
-        run: The run.
-
     Returns:
         The overview; None if the run has none.
     """
@@ -43,9 +37,6 @@ def errors_of(subject: Subject) -> Errors:
 
     Rows are ranked by the RMSE over readings that are not missing. If every run was trained with
     missing=as_read, they are ranked by the RMSE that counts the missing readings, too.
-
-    Args:
-        subject: Runs of forecasting.
 
     Returns:
         The ranking metric, the unit and the decimals.
@@ -85,14 +76,7 @@ class Forecast:
 
 
 def forecast_of(run: Run) -> Forecast:
-    """Return what a run forecasts, and how far ahead.
-
-    Args:
-        run: A run of forecasting.
-
-    Returns:
-        The quantity and the times.
-    """
+    """Return what a run forecasts, and how far ahead."""
     overview = sensors_of(run)
     if overview is None:
         return Forecast()
@@ -112,7 +96,6 @@ class Readings:
     """What a reader must know about the readings before trusting the errors.
 
     Attributes:
-        overview: The overview of the sensors.
         missing: The percentage of readings that are missing; None if no reading is missing.
         missing_in_test: The percentage in the test part; None if it is not known.
         as_read: Labels of the rows that were trained with missing=as_read.
@@ -128,8 +111,6 @@ def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> R
     """Collect what the report says about the readings before it shows errors.
 
     Args:
-        subject: Runs of forecasting.
-        errors: How their errors are written.
         tested: Test errors of the sensors; None if they are not known.
 
     Returns:
@@ -149,9 +130,6 @@ def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> R
 def tested(run: Run) -> SensorErrors | None:
     """Read the test errors of a run's sensors.
 
-    Args:
-        run: A run of forecasting.
-
     Returns:
         The errors; None without an overview, and for a deployment, whose forecasts are at the sites.
 
@@ -167,9 +145,6 @@ def tested(run: Run) -> SensorErrors | None:
 
 def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
     """Sum the bytes that were sent up to the end of set-up (round 0) and of each round of training.
-
-    Args:
-        subject: What is reported on.
 
     Returns:
         For a single run the bytes by direction; for a comparison those of the first seed of each row, by

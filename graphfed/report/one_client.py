@@ -61,7 +61,6 @@ def clients_shown(subject: Subject, number: int | None) -> list[OneClient]:
     """Describe one client of the first seed of every row that has per-client statistics.
 
     Args:
-        subject: What is reported on.
         number: The client's number. None selects the client with the largest epsilon against all its
             receivers together and, among equals, the one with the most neighbours.
 
@@ -84,9 +83,6 @@ def clients_shown(subject: Subject, number: int | None) -> list[OneClient]:
 
 def worst_client(run: Run) -> str:
     """State the largest epsilons over all clients.
-
-    Args:
-        run: The run.
 
     Returns:
         A sentence; "" if the run has no per-client epsilons.

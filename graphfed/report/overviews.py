@@ -23,11 +23,7 @@ def overview_picture(overview: GraphOverview | ReadingsOverview, form: str) -> b
     The picture of sensors shows a map with the percentage of missing readings, and the readings over time.
 
     Args:
-        overview: The overview.
         form: "svg" or "png".
-
-    Returns:
-        The bytes of the file.
     """
     if isinstance(overview, GraphOverview):
         title = f"{short(overview.name, 60)}: {overview.nodes:,} nodes, {overview.edges:,} edges"
@@ -45,14 +41,7 @@ def overview_picture(overview: GraphOverview | ReadingsOverview, form: str) -> b
 
 
 def client_network(overview: GraphOverview) -> Network:
-    """Draw the sample of a graph, with cross-client edges in another colour.
-
-    Args:
-        overview: The overview of the graph.
-
-    Returns:
-        The chart.
-    """
+    """Draw the sample of a graph, with cross-client edges in another colour."""
     drawing = overview.drawing
     at = np.array(drawing.positions, dtype=float).reshape(-1, 2)
     ends = np.array(drawing.edges, dtype=int).reshape(-1, 3)
@@ -76,14 +65,7 @@ def client_network(overview: GraphOverview) -> Network:
 
 
 def degree_bars(overview: GraphOverview) -> Bars:
-    """Draw the number of nodes by their number of neighbours.
-
-    Args:
-        overview: The overview of the graph.
-
-    Returns:
-        The chart.
-    """
+    """Draw the number of nodes by their number of neighbours."""
     histogram = overview.degrees.histogram
     names = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high, _ in histogram]
     counts = [count for *_, count in histogram]
@@ -98,11 +80,7 @@ def class_bars(overview: GraphOverview, legend: str | None = None) -> Bars:
     """Draw the number of nodes of each class at each client.
 
     Args:
-        overview: The overview of the graph.
         legend: The title of a legend of its own; None for the legend of the picture.
-
-    Returns:
-        The chart.
     """
     shown = overview.clients[:DRAWN_CLIENTS]
     names = [row.name for row in overview.classes]

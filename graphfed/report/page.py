@@ -75,10 +75,6 @@ def describe_client(folder: str | Path, client: int) -> list[str]:
 
     Args:
         folder: The folder of a run, or of a comparison: then its first run with per-client statistics counts.
-        client: The number of the client.
-
-    Returns:
-        The sentences.
 
     Raises:
         InputError: The folder cannot be reported on, or its run has no such client.
@@ -90,12 +86,6 @@ def write_card(folder: str | Path) -> Path:
     """Write model_card.md into the folder of a finished run.
 
     The card says what the model is, what it was trained on, how good it is, and where its limits are.
-
-    Args:
-        folder: The folder of the run.
-
-    Returns:
-        The path of the card.
 
     Raises:
         InputError: The folder cannot be reported on.

@@ -36,11 +36,7 @@ class Run:
     """One finished run.
 
     Attributes:
-        folder: Its folder.
-        result: Its result.
         manifest: What was asked, and with which versions.
-        history: Metrics of the rounds.
-        entries: The transfers of its ledger.
         client_accuracy: Test accuracy and number of test nodes by client; empty if the task does not classify
             nodes, or the predictions stayed at the sites of a deployment.
         overview: The graph or the sensors; None if the folder has no overview.json.

@@ -24,10 +24,6 @@ MAX_CLASSES = 40
 def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
     """Return the validation and test metrics of a single run.
 
-    Args:
-        run: The run.
-        figures: How its metrics are written.
-
     Returns:
         Name, validation value and test value of each metric.
     """
@@ -43,9 +39,6 @@ def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
 def epsilon(runs: Sequence[Run]) -> str:
     """Return the privacy budget that the ledgers state.
 
-    Args:
-        runs: The runs of a row.
-
     Returns:
         As in "ldp(eps=2)"; "none" if no transfer is differentially private.
     """
@@ -55,10 +48,6 @@ def epsilon(runs: Sequence[Run]) -> str:
 
 def followed_metric(subject: Subject, figures: Figures) -> str:
     """Return the validation metric that is drawn by round.
-
-    Args:
-        subject: What is reported on.
-        figures: How its metrics are written.
 
     Returns:
         The metric that ranks the rows, if the runs computed it in every round; otherwise the metric by which
@@ -70,15 +59,7 @@ def followed_metric(subject: Subject, figures: Figures) -> str:
 
 
 def metric_name(metric: str, figures: Figures) -> str:
-    """Return the name of a metric in a chart.
-
-    Args:
-        metric: Its key.
-        figures: How metrics are written.
-
-    Returns:
-        The name.
-    """
+    """Return the name of a metric in a chart."""
     return figures.display_name if metric == figures.metric else figures.name(metric)
 
 
@@ -87,9 +68,6 @@ def metric_name(metric: str, figures: Figures) -> str:
 
 def confusion_of(run: Run) -> list[list[float]] | None:
     """Return the confusion matrix of a run.
-
-    Args:
-        run: The run.
 
     Returns:
         Counts [C, C], true classes by predicted classes; None without one, or with too many classes to read.
@@ -101,10 +79,6 @@ def confusion_of(run: Run) -> list[list[float]] | None:
 def class_names(run: Run, count: int) -> list[str]:
     """Return the names of the classes.
 
-    Args:
-        run: The run.
-        count: The number of classes.
-
     Returns:
         The names in the overview; the numbers of the classes if it has no names.
     """
@@ -115,10 +89,6 @@ def class_names(run: Run, count: int) -> list[str]:
 
 def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
     """Return the table of classes that belongs to the confusion matrix on the page.
-
-    Args:
-        subject: What is reported on.
-        figures: How its metrics are written.
 
     Returns:
         For each class its name, the number of its test nodes, of those predicted as this class, of correct
@@ -147,10 +117,6 @@ def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
 
 def best_row(subject: Subject, figures: Figures) -> str:
     """Return the row whose confusion matrix or sensors are shown.
-
-    Args:
-        subject: What is reported on.
-        figures: How its metrics are written.
 
     Returns:
         The label of the federated row with the best validation metric, or of the best row if none is
@@ -201,10 +167,6 @@ class Opening:
 def opening(subject: Subject, figures: Figures) -> Opening | None:
     """Find the row that the report on a comparison opens with.
 
-    Args:
-        subject: A comparison.
-        figures: How its metrics are written.
-
     Returns:
         The row, with those to compare it with; None if no row has the test metric.
     """
@@ -242,8 +204,6 @@ class TableRow:
     """A row of a comparison's table.
 
     Attributes:
-        label: The row's label.
-        cells: Its cells.
         changes: Its settings that differ from the method's defaults.
         best: The columns in which it is the best row and marked.
     """
@@ -262,7 +222,6 @@ class ResultTable:
         metrics: The metrics that have a column.
         pooled: Whether a column has the scores on the pooled graph.
         tested: Labels of the rows to which a column gives the difference.
-        rows: The rows.
     """
 
     metrics: list[str]
@@ -272,15 +231,7 @@ class ResultTable:
 
 
 def result_table(subject: Subject, figures: Figures) -> ResultTable:
-    """Return the table of a comparison's page.
-
-    Args:
-        subject: A comparison.
-        figures: How its metrics are written.
-
-    Returns:
-        The table.
-    """
+    """Return the table of a comparison's page."""
     comparison = subject.comparison
     assert comparison is not None
     rows = comparison.rows

@@ -16,7 +16,6 @@ class Sent:
     """A transfer that left a site.
 
     Attributes:
-        name: Its name.
         description: What it is, and what its receiver can read from it.
         to: Its receiver: "server" or "client".
         bytes: Payload in all phases.
@@ -41,9 +40,6 @@ def last_run(runs: Path, name: str | None = None) -> Path:
         runs: The folder `runs` of the kit.
         name: The name of the run; None for the run that ended last.
 
-    Returns:
-        The folder of the run.
-
     Raises:
         InputError: No run, or no run of this name, has ended at this site.
     """
@@ -67,9 +63,6 @@ def sent_in(folder: Path) -> list[Sent]:
 
     Args:
         folder: The folder of the run in the startup kit of the site.
-
-    Returns:
-        One entry for each transfer.
 
     Raises:
         InputError: The folder does not hold such a run.

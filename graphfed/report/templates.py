@@ -26,9 +26,6 @@ def fill_template(template: str, run: "Run", **values: object) -> str:
         run: The run whose files the page shows.
         values: The values of the template, by name.
 
-    Returns:
-        The text of the page.
-
     Raises:
         InputError: The manifest of the run does not have a value that the template shows.
     """
@@ -44,10 +41,6 @@ def fill_template(template: str, run: "Run", **values: object) -> str:
 
 def sentences(about: str, **values: object) -> list[str]:
     """Fill a macro of sentences.txt.jinja.
-
-    Args:
-        about: The name of the macro.
-        values: Its arguments, by name.
 
     Returns:
         The sentences as plain text, one per entry; lines that are empty are left out.

@@ -39,11 +39,9 @@ class Line:
     """A named transfer over all phases of a run.
 
     Attributes:
-        name: Its name.
         text: What it is, and what its receiver can read from it; "" if the method does not describe it.
         of_gradient: Whether it is the gradient of the transfer that `text` describes.
         link: Its direction, as in "client to server".
-        protection: The protection in the ledger.
         phases: The parts of the run in which it was made.
         bytes: Payload of all clients.
         clients: Bytes of each client: those that it sent, or received from the server.
@@ -133,7 +131,6 @@ class Left:
 
     Attributes:
         label: The row of the run.
-        run: The run.
         out: What the clients sent, to the server or to each other.
         back: What they received from the server.
     """
@@ -186,15 +183,7 @@ class Left:
 
 
 def left(label: str, run: Run) -> Left:
-    """Return what the clients of a run sent and received.
-
-    Args:
-        label: The row of the run.
-        run: The run.
-
-    Returns:
-        The transfers in both directions.
-    """
+    """Return what the clients of a run sent and received."""
     lines = lines_of(run.entries, run.result.method)
     out = [line for line in lines if line.from_clients]
     return Left(label, run, out, [line for line in lines if not line.from_clients])

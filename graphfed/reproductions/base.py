@@ -430,15 +430,7 @@ class Place:
     progress: bool = False
 
     def inputs(self, item: Item, row: Row) -> Inputs:
-        """Return the inputs of a row's run with its first seed.
-
-        Args:
-            item: The item.
-            row: One of its rows.
-
-        Returns:
-            The inputs.
-        """
+        """Return the inputs of a row's run with its first seed."""
         return self.cache.get(item.config(row, item.seeds_of(row)[0], self.data_dir))
 
 
@@ -573,9 +565,6 @@ def paragraphs(text: str) -> tuple[str, ...]:
 
     Args:
         text: Paragraphs that are separated by empty lines.
-
-    Returns:
-        The paragraphs.
     """
     return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 

@@ -66,10 +66,6 @@ UNSEEN = "#b8b8b8"
 def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row which sensors its split shows to training, and which edges lie among these.
 
-    Args:
-        item: The item.
-        place: The folder and the data.
-
     Returns:
         A dictionary for each row:
 
@@ -117,11 +113,6 @@ def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
 def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
     """Return for each row how the readings of the first sensors by id are distributed, over all steps.
 
-    Args:
-        item: The item.
-        place: The folder and the data.
-        count: The number of sensors.
-
     Returns:
         For each row label, seed, data, quantity; ids [S]; edges [B+1] of the bins and counts [S, B]; mean,
         std and missing [S]: of each sensor's readings, and the fraction of steps without one; least and
@@ -159,11 +150,6 @@ def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, ob
 
 def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
     """Return for each row the operations of a forecast of its method, which has a recurrent network.
-
-    Args:
-        item: The item.
-        place: The folder and the data.
-        count: The number of sensors.
 
     Returns:
         For each row label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these sensors
@@ -340,14 +326,7 @@ def draw_operations(found: Found) -> Charts:
 
 
 def seen(percent: int) -> dict[str, str]:
-    """Return the split in which training sees a part of the sensors.
-
-    Args:
-        percent: How many percent.
-
-    Returns:
-        The option of a run.
-    """
+    """Return the split in which training sees a part of the sensors."""
     return {"split": f"inductive:{percent / 100:g}"}
 
 

@@ -72,7 +72,6 @@ def schemes(learned: Policy, tuned: Mapping[str, object], *, early: bool = False
     """Return FedGraph and the other sampling schemes, and central training.
 
     Args:
-        learned: The policy of FedGraph.
         tuned: The settings of the tuned constant.
         early: Whether the text prints when the schemes reach 75 %: FedGraph after about 5 s, others after
             more than 10 s.

@@ -24,14 +24,7 @@ FIRST_DEGREES = {"first_degrees": "all"}
 
 
 def quick_options(clients: int = 3) -> dict[str, object]:
-    """Return the options of the short version, and of learning its policies.
-
-    Args:
-        clients: Their number.
-
-    Returns:
-        The options.
-    """
+    """Return the options of the short version, and of learning its policies."""
     return {"data": "digits", "clients": clients, "split": "default", "rounds": 3}
 
 
@@ -58,15 +51,8 @@ def ddpg(
     """Return the paper's policy, learned by DDPG.
 
     Args:
-        data: The data set.
-        episodes: Their number.
         settings: Settings of the run that it is learned on, beyond those of every figure.
-        suffix: The end of its name.
-        clients: Their number.
         quick_clients: Their number in the short version.
-
-    Returns:
-        The policy.
     """
     return Policy(
         name=f"{data}-ddpg{suffix}",
@@ -131,10 +117,6 @@ WINDOW = 20
 def returns(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row how its policy learned.
 
-    Args:
-        item: The item.
-        place: The folder and the data.
-
     Returns:
         For each row label, policy, folder and what `returns_of` returns.
     """
@@ -149,9 +131,6 @@ def returns(item: Measured, place: Place) -> list[dict[str, object]]:
 
 def returns_of(folder: Path) -> dict[str, object]:
     """Return how the policy in a folder learned.
-
-    Args:
-        folder: The folder of the policy.
 
     Returns:
         kind, seed; returns: of each episode; moving_mean: at each episode the mean over the last WINDOW, or
@@ -200,9 +179,6 @@ def returns_cells(found: Found) -> Cells:
 
     A row of the record may be of the bandit of an earlier version, which kept its best constant.
 
-    Args:
-        found: The part of reproduce.json.
-
     Returns:
         The names of the columns, and the lines.
     """
@@ -223,14 +199,7 @@ def returns_cells(found: Found) -> Cells:
 
 
 def draw_returns(found: Found) -> Charts:
-    """Draw the return of every episode, pale, and its moving mean, with a dot where an actor was kept.
-
-    Args:
-        found: The part of reproduce.json.
-
-    Returns:
-        The charts.
-    """
+    """Draw the return of every episode, pale, and its moving mean, with a dot where an actor was kept."""
     series = []
     for n, row in enumerate(found["rows"]):
         episodes, moving = range(1, len(row["returns"]) + 1), row["moving_mean"]
@@ -246,14 +215,7 @@ def draw_returns(found: Found) -> Charts:
 
 
 def fig6(data: str) -> Measured:
-    """Return how the returns grew.
-
-    Args:
-        data: The data set.
-
-    Returns:
-        The item.
-    """
+    """Return how the returns grew."""
     return Measured(
         name="fig6",
         kind="returns",

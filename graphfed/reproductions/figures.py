@@ -55,8 +55,6 @@ def metric_of(result: Result, metric: str, targets: Targets | None = None) -> fl
     """Return a metric of a run.
 
     Args:
-        result: The run.
-        metric: The name of the metric.
         targets: The targets for metrics of the form `to_target`.
 
     Returns:
@@ -107,10 +105,6 @@ def _bytes_to_best(result: Result) -> int | None:
 
 def check_metrics(item: Runs, result: Result) -> None:
     """Check that the runs of an item have its metrics and the place to draw curves against.
-
-    Args:
-        item: The item.
-        result: One of its runs.
 
     Raises:
         InputError: They do not.
@@ -251,7 +245,6 @@ def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> di
     Args:
         metric: A metric of the validation part.
         results: The R runs.
-        against: The place.
 
     Returns:
         x [X]: the rounds that every run has evaluated. Another place is divided evenly, from the last run's
@@ -336,10 +329,6 @@ def _scaled(value: float | None, scale: int) -> float | None:
 def found_curves(item: Curves, folder: Path) -> dict[str, object]:
     """Return the part of reproduce.json about an item of curves.
 
-    Args:
-        item: The item.
-        folder: The folder with the runs.
-
     Returns:
         metrics, called, against and the rows.
     """
@@ -360,15 +349,7 @@ def found_curves(item: Curves, folder: Path) -> dict[str, object]:
 
 
 def found_runs(item: Runs, folder: Path) -> dict[str, object]:
-    """Return the part of reproduce.json about an item of runs (see `Reproduction`).
-
-    Args:
-        item: The item.
-        folder: The folder with the runs.
-
-    Returns:
-        Its content, with the rows.
-    """
+    """Return the part of reproduce.json about an item of runs (see `Reproduction`)."""
     targets = _targets_of(item, folder)
     rows = {row.label: _found_row(row, item, folder, targets) for row in item.rows}
     for row in item.rows:
@@ -470,8 +451,6 @@ def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -
 
     Args:
         row: With seeds and ours, as in reproduce.json.
-        other: Likewise.
-        metric: The name of the figure.
 
     Returns:
         A `statistic` over the seeds that both rows have, seed by seed; None if the other row's figure is 0.

@@ -42,10 +42,6 @@ FILE = "workloads.json"
 def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row what balancing found.
 
-    Args:
-        item: The item.
-        place: The folder and the data.
-
     Returns:
         A dictionary for each row:
 
@@ -87,10 +83,6 @@ def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
 
 def pending(item: Measured, place: Place) -> str:
     """Return how many rows remain, in words.
-
-    Args:
-        item: The item.
-        place: The folder and the data.
 
     Returns:
         The text; empty if none remains.
@@ -157,15 +149,7 @@ def _structure(config: RunConfig, graphs: LoadedData) -> Graph:
 
 
 def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
-    """Return the result of balancing a graph (see `workloads`).
-
-    Args:
-        config: The run.
-        graph: The graph.
-
-    Returns:
-        The result, except `asked`.
-    """
+    """Return the result of balancing a graph (see `workloads`)."""
     rows = _pair_rows(graph)
     fed = stacked(graph.num_nodes, config.device, simulated=config.training.simulated)
     assert isinstance(config.training, LumosConfig)
@@ -216,9 +200,6 @@ def _best_so_far(history: np.ndarray) -> dict[str, list[int]]:
 def workloads_cells(found: Found) -> Cells:
     """Return the table: the largest workload, and the cost of finding it.
 
-    Args:
-        found: The part of reproduce.json.
-
     Returns:
         The names of the columns, and the lines.
     """
@@ -234,14 +215,7 @@ def workloads_cells(found: Found) -> Cells:
 
 
 def draw_workloads(found: Found) -> Charts:
-    """Draw for each panel how many clients have which workload, and the largest one against comparisons.
-
-    Args:
-        found: The part of reproduce.json.
-
-    Returns:
-        The charts.
-    """
+    """Draw for each panel how many clients have which workload, and the largest one against comparisons."""
     names = list(dict.fromkeys(row["series"] for row in found["rows"]))
     grid = []
     for panel in found["panels"]:

@@ -26,13 +26,6 @@ def draw(item: Item, found: Found) -> bytes:
     An item of runs has a panel for each metric with both figures of every row, or, if the rows are points, a
     panel for each (panel, metric) with a line for each series. An item of curves has a line for each row. Any
     other item is drawn by its paper's module.
-
-    Args:
-        item: The item.
-        found: Its part of reproduce.json.
-
-    Returns:
-        An SVG file.
     """
     if isinstance(item, Measured):
         return _file(found, item.draw(found))
@@ -42,14 +35,7 @@ def draw(item: Item, found: Found) -> bytes:
 
 
 def draw_relative(found: Found) -> bytes:
-    """Draw a panel for each metric, with both figures of every comparison between rows.
-
-    Args:
-        found: The part of reproduce.json.
-
-    Returns:
-        An SVG file.
-    """
+    """Draw a panel for each metric, with both figures of every comparison between rows."""
     rows = []
     for row in found["rows"]:
         for there in row["relative"]:
@@ -63,14 +49,7 @@ def draw_relative(found: Found) -> bytes:
 
 
 def draw_curves(found: Found) -> bytes:
-    """Draw the curves of an item's runs (`against`), a line for each row.
-
-    Args:
-        found: The part of reproduce.json.
-
-    Returns:
-        An SVG file.
-    """
+    """Draw the curves of an item's runs (`against`), a line for each row."""
     rows = [{"label": row["label"], **row["curve"]} for row in found["rows"]]
     return _file(found, curves(found, rows[0]["metric"], rows))
 
@@ -94,7 +73,6 @@ def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]
 
     Args:
         rows: A label, and by metric our figures and the printed ones, of which there may be none.
-        axis: What each metric shows.
     """
     some = any(printed for _, figures in rows for _, printed in figures.values())
     kinds = [("ours", -0.14 if some else 0.0), ("printed", 0.14)][: 1 + some]
@@ -113,13 +91,8 @@ def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]
 
 
 def lines(found: Found) -> Charts:
-    """Return a panel for each (panel, metric) of an item whose rows are points, with a line for each series.
-
-    Args:
-        found: The part of reproduce.json.
-
-    Returns:
-        The charts.
+    """Return a panel for each (panel, metric) of an item whose rows are points, with a line for each
+    series.
     """
     names = list(dict.fromkeys(row["series"] for row in found["rows"]))
     printed = any(_known([(0, p) for p in row["printed"].values()]) for row in found["rows"])
@@ -160,14 +133,6 @@ def curves(found: Found, metric: str, rows: Sequence[Mapping[str, Any]]) -> Char
     """Return a chart of the mean over runs in a band of its deviation, with a dot at the best rounds.
 
     A row whose runs have no such place is a level, that of its best rounds.
-
-    Args:
-        found: The part of reproduce.json.
-        metric: The metric.
-        rows: The rows to draw.
-
-    Returns:
-        The charts.
     """
     series = []
     for n, row in enumerate(rows):

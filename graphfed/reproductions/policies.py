@@ -117,18 +117,11 @@ class Learning:
             _learn(self._asked(), self.folder, command, False)
 
     def settings_of_run(self) -> dict[str, object]:
-        """Return the settings of a run that uses the policy.
-
-        Returns:
-            The settings by name.
-        """
+        """Return the settings of a run that uses the policy."""
         return {"policy": "ddpg", "policy_file": str((self.folder / POLICY).resolve())}
 
     def config(self) -> RunConfig:
         """Return the run that the policy is learned on.
-
-        Returns:
-            The config.
 
         Raises:
             InputError: A setting cannot be used.
@@ -145,10 +138,6 @@ class Learning:
         """Check that a run that uses the policy suits it.
 
         Learning takes hours, and without this check only the run would notice.
-
-        Args:
-            where: The row, for the message.
-            run: The run.
 
         Raises:
             InputError: The policy is learned for something else.
@@ -189,7 +178,6 @@ class Learning:
         """Learn the policy in this process, or go on with it.
 
         Args:
-            label: Is shown when learning begins.
             cache: Not used: learning does not share the inputs of runs.
             command: The command that the manifest records.
             progress: Whether to show progress on stderr.
@@ -210,11 +198,7 @@ class Learning:
         return _learn, (self._asked(), self.folder, command, False)
 
     def timed(self) -> float:
-        """Estimate the seconds of the remaining episodes, from two short ones in a temporary folder.
-
-        Returns:
-            The estimate.
-        """
+        """Estimate the seconds of the remaining episodes, from two short ones in a temporary folder."""
         from graphfed.methods.fedgraph.policy.learning import learn_policy
 
         settings = {**self._asked()["settings"], "reward.target": 0.5}
@@ -245,9 +229,6 @@ def _learn(asked: Mapping[str, Any], folder: Path, command: str, progress: bool)
 
 def without_policy(config: RunConfig) -> RunConfig:
     """Return a run with full batches in place of a policy that is not learned yet; it takes as long.
-
-    Args:
-        config: The run.
 
     Returns:
         The run without a policy.

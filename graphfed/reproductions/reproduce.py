@@ -81,21 +81,13 @@ class Reproduction:
     asked: tuple[Item, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the reproduction as plain data.
-
-        Returns:
-            The content of reproduce.json.
-        """
+        """Return the reproduction as plain data."""
         names = [f.name for f in dataclasses.fields(self) if f.name not in ("folder", "asked")]
         content: dict[str, Any] = files.plain({name: getattr(self, name) for name in names})
         return content
 
     def tables(self) -> "list[Table]":
-        """Return a table for each item, and one for its comparisons between rows, for a screen.
-
-        Returns:
-            Rich tables.
-        """
+        """Return a table for each item, and one for its comparisons between rows, for a screen."""
         hint = "quick version: shows that everything runs; its figures are of fewer seeds and rounds"
         hints = [hint] if self.quick else []
         tables = []
@@ -209,13 +201,8 @@ def resume_reproduction(
     """Run what is missing of what was last asked for in a folder.
 
     Args:
-        folder: The folder of the reproduction.
-        manifest: Its manifest.
         data_dir: The folder of the data sets.
         progress: Whether to show progress on stderr.
-
-    Returns:
-        The figures.
 
     Raises:
         InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
@@ -246,12 +233,6 @@ def resume_reproduction(
 
 def find_paper(name: str) -> Paper:
     """Return one of graphfed's papers.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        The paper.
 
     Raises:
         InputError: There is none of that name.

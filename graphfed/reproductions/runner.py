@@ -40,10 +40,7 @@ class PlannedRow:
     """The runs of a row.
 
     Attributes:
-        label: The label of the row.
-        configs: The run of each seed.
         folder: The folder of all of them.
-        items: The items that show them.
         learning: The policy that they run with, and how it is learned; None for none.
     """
 
@@ -54,14 +51,7 @@ class PlannedRow:
     learning: Learning | None
 
     def path(self, seed: int) -> Path:
-        """Return the folder of a run.
-
-        Args:
-            seed: The seed of the run.
-
-        Returns:
-            The path.
-        """
+        """Return the folder of a run."""
         return self.folder / run_name(self.label, seed)
 
 
@@ -71,7 +61,6 @@ class Plan:
 
     Attributes:
         learnings: The policies to learn, by name.
-        rows: The runs of rows.
         pending: Other work that takes long, in words for the predicted cost.
     """
 
@@ -85,11 +74,6 @@ def plan(items: Sequence[Item], place: Place, command: str) -> Plan:
 
     Args:
         items: The items that are asked for.
-        place: The folder and the data.
-        command: The command that manifests record.
-
-    Returns:
-        The plan.
 
     Raises:
         InputError: An option or setting cannot be used, a policy does not suit a row, or the folder has runs
@@ -158,9 +142,6 @@ def _without_file(config: Mapping[str, Any]) -> dict[str, object]:
 def to_learn(learnings: Iterable[Learning]) -> list[Learning]:
     """Return the policies that are not learned yet, with estimated times.
 
-    Args:
-        learnings: All policies.
-
     Returns:
         Those to learn; those that have begun come first, as they may be refused.
     """
@@ -175,9 +156,6 @@ def policies_used(planned: Plan, before: Mapping[str, str]) -> dict[str, str]:
     Args:
         planned: A plan whose policies are all learned.
         before: The digests in the folder's manifest.
-
-    Returns:
-        The digests by name.
 
     Raises:
         InputError: Runs in the folder have used another policy than the one that is there now.
@@ -206,8 +184,6 @@ def to_run(
     other.
 
     Args:
-        rows: The planned rows.
-        cache: The inputs of runs.
         log: Called before rows are timed, and with the estimate of a row that is slow.
 
     Returns:
@@ -271,7 +247,6 @@ class _Timings:
         of its item, method and data, and the result is None.
 
         Args:
-            row: The row.
             config: One of its runs, without the policy.
 
         Returns:
@@ -319,10 +294,6 @@ def in_order(runs: Sequence[Run], items: Sequence[Item]) -> list[Run]:
 
     Args:
         runs: The runs, each in the folder of its item.
-        items: The items in their order.
-
-    Returns:
-        The runs.
     """
     folders = [item.run_folder for item in items if isinstance(item, Runs)]
     return sorted(runs, key=lambda run: folders.index(run.folder.parent.name))
@@ -353,14 +324,9 @@ def cost_text(
     """Return what all runs will take, in words.
 
     Args:
-        runs: The runs to make.
         not_timed: How many of them are of rows that were not timed.
-        learnings: The policies to learn before.
         pending: What else there is to do; "" or a text that ends with a semicolon.
         jobs: How many runs are made at a time.
-
-    Returns:
-        The text.
     """
     text = pending
     if learnings:

@@ -63,14 +63,8 @@ def candidates(
     """Return a row for each hidden width and weight decay.
 
     Args:
-        panel: The data set.
         series: The rows of Table IV for which the choice is made.
-        method: Their method.
         clients: The number of clients of the choice.
-        settings: Their settings.
-
-    Returns:
-        The rows.
     """
     return [
         point(
@@ -300,10 +294,6 @@ FIG4 = Runs(
 def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
     """Return for each row how many labelled nodes of each class every client owns; nothing is trained.
 
-    Args:
-        item: The item.
-        place: The folder and the data.
-
     Returns:
         For each row label, seed, clients (their names), classes, counts {all, split}: for each client a list
         by class, totals {all, split}: a number for each client, and printed: None or such totals. split
@@ -355,9 +345,6 @@ def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
 def counts_cells(found: Found) -> Cells:
     """Return the table: a line for each client; the classes count the nodes in train, val or test.
 
-    Args:
-        found: The part of reproduce.json.
-
     Returns:
         The names of the columns, and the lines.
     """
@@ -375,14 +362,7 @@ def counts_cells(found: Found) -> Cells:
 
 
 def draw_counts(found: Found) -> Charts:
-    """Draw for each class the fraction of its nodes at each client, of the nodes in train, val or test.
-
-    Args:
-        found: The part of reproduce.json.
-
-    Returns:
-        The charts.
-    """
+    """Draw for each class the fraction of its nodes at each client, of the nodes in train, val or test."""
     charts = []
     for row in found["rows"]:
         counts, printed = np.array(row["counts"]["split"], dtype=float), row["printed"]

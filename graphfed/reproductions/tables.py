@@ -16,13 +16,7 @@ def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Tab
     """Return the table of an item.
 
     Args:
-        paper: The name of the paper.
-        item: The item.
-        found: Its part of reproduce.json.
         hints: Lines below the table, before the source.
-
-    Returns:
-        A rich table.
     """
     columns, lines = cells_of(item, found)
     notes = [*hints, *_targets(found), f"printed: {found['source']}", *found["notes"]]
@@ -32,10 +26,6 @@ def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Tab
 
 def cells_of(item: Item, found: Found) -> Cells:
     """Return the columns and lines of an item's table.
-
-    Args:
-        item: The item.
-        found: Its part of reproduce.json.
 
     Returns:
         The names of the columns, and the lines.
@@ -59,15 +49,7 @@ def _targets(found: Found) -> list[str]:
 
 
 def relative_table_of(paper: str, found: Found) -> "Table":
-    """Return the table of how rows compare with each other.
-
-    Args:
-        paper: The name of the paper.
-        found: The part of reproduce.json.
-
-    Returns:
-        A rich table.
-    """
+    """Return the table of how rows compare with each other."""
     columns, lines = relative_cells(found)
     return make_table(
         columns,
@@ -80,9 +62,6 @@ def relative_table_of(paper: str, found: Found) -> "Table":
 
 def relative_cells(found: Found) -> Cells:
     """Return the columns and lines of the table of how rows compare with each other.
-
-    Args:
-        found: The part of reproduce.json.
 
     Returns:
         The names of the columns, and the lines.
@@ -145,15 +124,7 @@ def _curves_cells(found: Found) -> Cells:
 
 
 def name_of(found: Found, metric: str) -> str:
-    """Return a metric in the words of the item: ``seconds to most``, ``macro f1``.
-
-    Args:
-        found: The part of reproduce.json.
-        metric: The metric.
-
-    Returns:
-        The words.
-    """
+    """Return a metric in the words of the item: ``seconds to most``, ``macro f1``."""
     kind, _, rest = metric.partition(".")
     words = metric.replace("_", " ")
     if kind == LAST:
@@ -167,15 +138,7 @@ def name_of(found: Found, metric: str) -> str:
 
 
 def place_name(found: Found, place: str) -> str:
-    """Return a place in a run in the words of the item.
-
-    Args:
-        found: The part of reproduce.json.
-        place: The place.
-
-    Returns:
-        The words.
-    """
+    """Return a place in a run in the words of the item."""
     name: str = found["called"].get(place, _words_of_place(place))
     return name
 
@@ -185,16 +148,7 @@ def _words_of_place(place: str) -> str:
 
 
 def axis_of(found: Found, metric: str, part: str = "test") -> str:
-    """Return what an axis shows, with the part of the data that the metric is of.
-
-    Args:
-        found: The part of reproduce.json.
-        metric: The metric.
-        part: The part of the split.
-
-    Returns:
-        The words.
-    """
+    """Return what an axis shows, with the part of the data that the metric is of."""
     if "." in metric or metric in OF_RUN:
         return name_of(found, metric)
     return f"{part} {name_of(found, metric)}{' (%)' if metric in PERCENT else ''}"
@@ -209,9 +163,6 @@ def figure_text(figure: Mapping[str, Any] | None, metric: str, decimals: int | N
         figure: Its mean and standard deviation, which may be None.
         metric: The metric that it is of.
         decimals: The number of decimals, if not the usual ones.
-
-    Returns:
-        The text.
     """
     if figure is not None and "reached" in figure and figure["reached"] < len(figure["values"]):
         return f"not reached ({figure['reached']} of {len(figure['values'])} did)"

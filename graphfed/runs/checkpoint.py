@@ -81,7 +81,6 @@ class Snapshot:
         decision: The control values that open it; None until they are sent.
         state: After the latest round.
         evaluated: After the latest round that was evaluated.
-        best: After the best round.
         best_scores: Every client's best validation metric, if clients select by themselves.
         progress: At the server.
         history: The lines of metrics.jsonl.
@@ -105,7 +104,6 @@ def process_names(num_workers: int, separate: bool) -> list[str]:
     """Return the names of the processes of a run.
 
     Args:
-        num_workers: The number of workers.
         separate: Whether the server and each worker are processes of their own.
 
     Returns:
@@ -124,7 +122,6 @@ class Checkpoints:
     """When and where one process saves its part of a run.
 
     Args:
-        folder: The folder of the run.
         every: Seconds between checkpoints; 0 for one in every round.
         start: The round to go on from (`newest_round`); None to start from the beginning.
         stop_request: A request to stop that the caller passes on; None if `listen` should hear the signals of
@@ -142,11 +139,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM for a request to stop in this block, unless the caller passes one on.
-
-        Yields:
-            Nothing.
-        """
+        """Take SIGINT and SIGTERM for a request to stop in this block, unless the caller passes one on."""
         with listening() if self._listens else contextlib.nullcontext(self._stop_request) as stop_request:
             self._stop_request = stop_request
             yield
@@ -163,10 +156,6 @@ class Checkpoints:
     def save(self, fed: Federation, snapshot: Snapshot) -> None:
         """Write this process's part of a round. If the disk refuses, warn and go on with the checkpoint
         before.
-
-        Args:
-            fed: The federation.
-            snapshot: The run after the round.
         """
         folder = self._folder / _name(snapshot.number - 1)
         try:
@@ -186,11 +175,7 @@ class Checkpoints:
         """Read this process's part of round `start`. The ledger of `fed` becomes the saved one.
 
         Args:
-            fed: The federation.
             prepare: Makes a state with what set-up prepares, from the saved values.
-
-        Returns:
-            The run after that round.
 
         Raises:
             InputError: A file cannot be used.
@@ -209,9 +194,7 @@ def write_part(
     """Write what one process saves after a round; of older rounds the newest stays.
 
     Args:
-        checkpoints: The folder of all rounds.
         number: The rounds that are done; of what has no rounds, whatever counts its progress.
-        process: The name of the process.
         arrays: What goes into the safetensors file, by name.
         content: What goes into the JSON file, with the version and the other file's checksum.
 
@@ -236,12 +219,6 @@ def read_part(
 ) -> tuple[JsonObject, dict[str, np.ndarray]]:
     """Read what `write_part` wrote.
 
-    Args:
-        checkpoints: The folder of all rounds.
-        number: The rounds that are done.
-        process: The name of the process.
-        schema: Of the JSON file.
-
     Returns:
         The content of the JSON file, and the arrays by name.
 
@@ -257,11 +234,6 @@ def newest_round(
     folder: Path, processes: Sequence[str], schema: "type[BaseModel]" = CheckpointFile
 ) -> tuple[int | None, list[str]]:
     """Find the newest round of which every process has an undamaged file.
-
-    Args:
-        folder: The folder of the run.
-        processes: The names of the processes.
-        schema: Of the JSON files.
 
     Returns:
         The round, None if there is none; and what is wrong with newer rounds.
@@ -279,11 +251,7 @@ def whole_rounds(folder: Path, fed: Federation) -> list[int]:
     """Return the rounds of which this process has an undamaged file.
 
     Args:
-        folder: The folder of the run.
         fed: The federation, which says which process this is.
-
-    Returns:
-        The rounds, the newest first.
     """
     name = _process_name(fed)
     return [

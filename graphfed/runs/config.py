@@ -68,13 +68,6 @@ _OTHER_OPTIONS = ("checkpoint_every", "set")
 def make_config(method: str | None, **options: Any) -> RunConfig:
     """Check every choice of a run and fill in the defaults, without loading or writing anything.
 
-    Args:
-        method: The name of the method.
-        options: The other fields of `RunOptions`.
-
-    Returns:
-        The run, every choice made.
-
     Raises:
         InputError: A choice cannot be used. The message has its key, the bad value and what was expected.
     """
@@ -157,10 +150,8 @@ def checked_training(
     """Check a method and its settings for a run whose data is elsewhere, in a deployment.
 
     Args:
-        method: The name of the method.
         settings: Settings of the method, and `split_seed`.
         rounds: The number of rounds; None for the default.
-        seed: The seed of the run.
 
     Returns:
         The method, its settings, and the seed of the split.
@@ -181,9 +172,6 @@ def data_setting_names(data: object, partition: str | Path) -> list[str]:
     Args:
         data: The data; only the name of a data set has options.
         partition: The name of a partition, or a file, which has no options.
-
-    Returns:
-        The keys.
     """
     options = DATASETS[data].options if isinstance(data, str) else {}
     return _other_names("" if partition_file(partition) else str(partition), options)
@@ -193,12 +181,8 @@ def setting_names(method: str, data: str | None = None, partition: str | None = 
     """Return every key that `--set` takes for a method.
 
     Args:
-        method: The name of the method.
         data: The name of a data set whose options are added.
         partition: The name of a partition whose options are added.
-
-    Returns:
-        The keys.
     """
     spec = None if data is None else DATASETS.get(data)
     options = {} if spec is None else spec.options
@@ -214,7 +198,6 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
     YAML (see `read_yaml`).
 
     Args:
-        path: The file.
         extra: More keys that the caller takes.
 
     Returns:
@@ -529,12 +512,6 @@ def _processes(runtime: Runtime, workers: object, clients: int | None, device: s
 def checked_threads(threads: object) -> int:
     """Check a number of threads.
 
-    Args:
-        threads: The value that was given.
-
-    Returns:
-        The number.
-
     Raises:
         InputError: The value is no whole number between 1 and MAX_THREADS.
     """
@@ -543,12 +520,6 @@ def checked_threads(threads: object) -> int:
 
 def checked_device(device: object) -> str:
     """Check the name of a torch device.
-
-    Args:
-        device: The value that was given.
-
-    Returns:
-        The name.
 
     Raises:
         InputError: There is no such device on this machine.

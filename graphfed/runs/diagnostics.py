@@ -93,10 +93,8 @@ class Evidence:
     """What the checks of one run read.
 
     Args:
-        task: A name in `tasks.registry.TASKS`.
         metric: The validation metric that chose the best round.
         rounds: How many rounds were asked for.
-        rounds_run: How many rounds were run.
         best_round: The chosen round; None where every client has its own.
         lr: The learning rate of the clients.
         history: The lines of metrics.jsonl, each with `round` and `val` (a mapping or None).
@@ -133,9 +131,6 @@ class Evidence:
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """Return the values of a validation metric over the rounds.
 
-        Args:
-            metric: The name of the metric.
-
         Returns:
             (round, value) for every round in which the metric was evaluated and finite.
         """
@@ -145,9 +140,6 @@ class Evidence:
 
 def check_run(run: Evidence) -> list[ResultWarning]:
     """Return what looks wrong with one run, in the order of `TITLES`.
-
-    Args:
-        run: What the run found.
 
     Returns:
         The warnings; an empty list for a healthy run.
@@ -171,9 +163,6 @@ def diagnose(
     """Return what the details of a result say about how far it can be trusted and compared.
 
     Args:
-        method: The method that was run.
-        task: A name in `tasks.registry.TASKS`.
-        training: Its settings.
         outcome: The outcome in the process that has the server.
         class_names: The names of the classes; empty if they have none.
 
@@ -303,9 +292,6 @@ def swings(values: Sequence[float], least: float) -> int:
     Args:
         values: A series, at least one value.
         least: The smallest fall, and rise, that counts.
-
-    Returns:
-        The number of such falls.
     """
     falls, falling, extreme = 0, False, values[0]
     for value in values:

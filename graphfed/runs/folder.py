@@ -76,14 +76,7 @@ __all__ = [
 
 
 def fields_of(result: "DataclassInstance") -> JsonObject:
-    """Return the fields of a result as its file has them.
-
-    Args:
-        result: A dataclass.
-
-    Returns:
-        Its fields, except `folder`.
-    """
+    """Return the fields of a result as its file has them."""
     names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
     return plain_object({name: getattr(result, name) for name in names})
 
@@ -120,9 +113,6 @@ def default_folder(label: str) -> Path:
         label: Any text, as a graph's own name is in it. Characters other than letters, digits, dots, dashes
             and underscores become dashes.
 
-    Returns:
-        The folder.
-
     Raises:
         InputError: No folder can be made there.
     """
@@ -155,7 +145,6 @@ def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
     """Check that a new file can be written.
 
     Args:
-        path: The file.
         endings: The endings that it may have.
 
     Raises:
@@ -180,9 +169,6 @@ def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
 
 def check_free(folder: Path) -> None:
     """Check that a folder can be written into.
-
-    Args:
-        folder: The folder.
 
     Raises:
         InputError: It is not empty, or it cannot be made or written.
@@ -335,7 +321,6 @@ def check_space(folder: Path, need: int) -> None:
     """Check that the disk has enough space.
 
     Args:
-        folder: A folder on the disk.
         need: Bytes.
 
     Raises:
@@ -370,12 +355,6 @@ def write_run(
     """Write what a run found, the result last. An argument that is None has no file.
 
     Args:
-        folder: The folder of the run.
-        method: The name of the method.
-        ledger: The ledger.
-        result: The result.
-        weights: The arrays of the model.
-        history: The lines of metrics.jsonl.
         predictions: Tables (see `write_predictions`).
         client_statistics: The clients' statistics: columns [K] in the order of client ids.
 
@@ -402,12 +381,6 @@ def write_run(
 def writing_into(folder: Path) -> Iterator[None]:
     """Raise GraphfedError, which names the folder, if the disk refuses a file in this block.
 
-    Args:
-        folder: The folder of a run.
-
-    Yields:
-        Nothing.
-
     Raises:
         GraphfedError: The disk refused a file.
     """
@@ -423,10 +396,6 @@ def writing_into(folder: Path) -> Iterator[None]:
 def write_lines(path: Path, lines: Iterable[JsonObject]) -> None:
     """Write the file that `read_lines` reads.
 
-    Args:
-        path: The file.
-        lines: An object for each line.
-
     Raises:
         OSError: The disk refuses the file.
     """
@@ -440,7 +409,6 @@ def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
     Each table is made, written and released before the next one.
 
     Args:
-        path: The file.
         tables: At least one table.
     """
     import pyarrow as pa
@@ -460,11 +428,7 @@ def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> 
     """Read the table that `write_predictions` wrote into a run's folder.
 
     Args:
-        folder: The folder of the run.
         columns: The columns to read, with their kinds (see `read_table`); None for all.
-
-    Returns:
-        A pyarrow table.
 
     Raises:
         InputError: As `read_table`.
@@ -478,13 +442,9 @@ def read_table(
     """Read a Parquet file in a run's folder.
 
     Args:
-        path: The file.
         columns: The columns that it must have, with their kinds: "integer", "number" or "text"; only they are
             read. None for all columns, of any kind.
         optional: Columns that it may have, with their kinds.
-
-    Returns:
-        A pyarrow table.
 
     Raises:
         InputError: The file cannot be read, or a column is missing or of another kind.
@@ -523,9 +483,6 @@ def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
 def check_there(folder: Path) -> None:
     """Check that a folder can be the folder of a run.
 
-    Args:
-        folder: The folder.
-
     Raises:
         InputError: There is no such folder, it is a file, or it holds runs and is not one itself.
     """
@@ -551,7 +508,6 @@ def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
     """Read a JSON file in a run's folder.
 
     Args:
-        path: The file.
         model: The schema of this kind of file, from `folder_schema`.
 
     Returns:
@@ -567,13 +523,6 @@ def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
 
 def read_lines(path: Path, model: "type[BaseModel]") -> list[JsonObject]:
     """Read a file with one JSON object in each line.
-
-    Args:
-        path: The file.
-        model: The schema of a line.
-
-    Returns:
-        The objects.
 
     Raises:
         InputError: As `read_json`; the message names the line.

@@ -53,9 +53,7 @@ def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObje
     """Compare a parsed JSON file with its schema.
 
     Args:
-        content: The value of the file.
         model: The schema of this kind of file.
-        origin: The file, for the message.
 
     Returns:
         `content` itself, so that keys that the schema does not name are kept.
@@ -147,9 +145,6 @@ class Details(FileModel):
         """Check that the confusion table has a row for each class, and one more column for nodes without
         prediction.
 
-        Returns:
-            The details.
-
         Raises:
             ValueError: A row has another length; pydantic reports it with its place.
         """
@@ -164,7 +159,6 @@ def check_metrics(task: str, **parts: Mapping[str, object]) -> None:
     """Check that the metric that decides in a task is there, because tables and reports show it.
 
     Args:
-        task: The name of the task.
         parts: Metrics by name, for each part of the split.
 
     Raises:
@@ -200,11 +194,7 @@ class ResultFile(FileModel):
 
     @model_validator(mode="after")
     def check_metrics(self) -> "ResultFile":
-        """Check that the validation and test metrics have the one that decides in the task.
-
-        Returns:
-            The content.
-        """
+        """Check that the validation and test metrics have the one that decides in the task."""
         check_metrics(self.task, val=self.val, test=self.test)
         return self
 
@@ -240,9 +230,6 @@ class Transfer(FileModel):
     def check_direction(self) -> "Transfer":
         """Check that the server does not send to itself.
 
-        Returns:
-            The entry.
-
         Raises:
             ValueError: The server sends to itself; pydantic reports it with its place.
         """
@@ -260,9 +247,6 @@ class LedgerFile(FileModel):
     @model_validator(mode="after")
     def check_lengths(self) -> "LedgerFile":
         """Check that every entry has a number for each client.
-
-        Returns:
-            The content.
 
         Raises:
             ValueError: A list has another length; pydantic reports it with its place.

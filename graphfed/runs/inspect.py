@@ -50,7 +50,6 @@ class Inspection:
     Attributes:
         data: The graph, or the readings.
         overview: What `graphfed.data.graphs.overview.overview` or `sensor_overview` returns.
-        split: The name of the split.
         split_problem: Why there is no usable split; None if there is one.
         methods: Every method of the task, with the reason why a run of it would be refused on this data; None
             for a method that can be run.

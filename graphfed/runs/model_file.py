@@ -27,10 +27,6 @@ def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
 
     If a model consists of several values, each name begins with the name of its value.
 
-    Args:
-        method: The method that was trained.
-        outcome: What the training found.
-
     Returns:
         The arrays by name (see `weight_arrays`), with the scaling of the features if there is one.
     """
@@ -59,12 +55,6 @@ def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
     First- layer weights that are stored only where clients can differ (`SparseWeights`) are four arrays:
     values, pair_client, pair_feature and num_clients after the name; with clients one at a time they are [K,
     F, H].
-
-    Args:
-        parts: The weights of every worker.
-
-    Returns:
-        The arrays by name.
     """
     import graphfed.federation.payload as pay
     from graphfed.nn.sparse import SparseWeights
@@ -107,9 +97,6 @@ def _array(tensor: Any) -> np.ndarray:
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """Read model.safetensors in the folder of a run.
 
-    Args:
-        folder: The folder of the run.
-
     Returns:
         The arrays by name, in the layout of `weight_arrays`.
 
@@ -135,11 +122,8 @@ def with_weights(
     """Replace the weights of a state by those of a run's model.safetensors.
 
     Args:
-        fed: The federation.
-        fresh: A state that set-up made.
         arrays: The arrays of the file, in the layout of `weight_arrays`. Those of a pooled method have no
             client dimension; with several values the names begin with the value's.
-        method: The method of the run.
 
     Returns:
         The state with the weights of the file. Values at another place stay as they are.

@@ -127,9 +127,6 @@ class GraphOverview(FileModel):
     def check_classes(self) -> "GraphOverview":
         """Check that every client has a count for each class.
 
-        Returns:
-            The overview.
-
         Raises:
             ValueError: A client has another number of counts; pydantic reports it with its place.
         """
@@ -191,9 +188,6 @@ class ReadingsOverview(FileModel):
     @model_validator(mode="after")
     def check_sensors(self) -> "ReadingsOverview":
         """Check that every list has an entry for each sensor, and that edges end at sensors.
-
-        Returns:
-            The overview.
 
         Raises:
             ValueError: A list has another length, or an edge ends at no sensor; pydantic reports it.

@@ -160,8 +160,6 @@ def _predict(
     """Set up as training does, put the weights in, and predict, all clients stacked.
 
     Args:
-        config: The run.
-        inputs: The data, split and partition.
         arrays: The weights, in the layout of `weight_arrays`.
         known: What the manifest says about the data that the model was trained on.
         absent: Sensors that take no part in predicting.
@@ -253,10 +251,6 @@ def write_table(path: Path, table: "pa.Table") -> None:
 
     A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
     apostrophe before it (`guarded`); Parquet has every text as it is.
-
-    Args:
-        path: A new file.
-        table: A pyarrow table.
 
     Raises:
         InputError: The ending is another one, or the file exists.

@@ -151,8 +151,6 @@ def train_run(
     """Train a run with one process for each worker: what `runs.run` calls for runtime=processes.
 
     Args:
-        config: The run.
-        inputs: Its data.
         parts: The data of each worker's clients.
         folder: The folder for checkpoints; None to keep none.
         start: The round to go on from; None for the beginning.
@@ -189,7 +187,6 @@ def train_in_processes(
 
     Args:
         parts: The data of each worker's clients (a `Cohort` or a `Series`).
-        of_server: The data of the server.
         on_event: Called with every event of the training.
         running: Processes that already run with these workers. Without them processes are started for this
             run and stopped after it.

@@ -27,9 +27,6 @@ def human_bytes(count: float) -> str:
 
     Args:
         count: Bytes.
-
-    Returns:
-        The text.
     """
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5:
@@ -39,14 +36,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Write a duration for people: ``75`` becomes ``'1:15'``; below ten seconds ``'4.2 s'``.
-
-    Args:
-        seconds: The duration.
-
-    Returns:
-        The text.
-    """
+    """Write a duration for people: ``75`` becomes ``'1:15'``; below ten seconds ``'4.2 s'``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -85,11 +75,6 @@ def _validation(event: "Event") -> str:
 def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None) -> Iterator[OnEvent | None]:
     """Show a run's events on a stream in this block.
 
-    Args:
-        label: Stands before each line.
-        enabled: Whether to show anything.
-        stream: Default: stderr.
-
     Yields:
         A function that takes the events; None if nothing is shown.
     """
@@ -108,23 +93,13 @@ def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None
 
 
 def show_message(text: str, enabled: bool = True) -> None:
-    """Write a line to stderr; a progress bar that is shown there moves below it.
-
-    Args:
-        text: The line.
-        enabled: Whether to show it.
-    """
+    """Write a line to stderr; a progress bar that is shown there moves below it."""
     if enabled:
         say(text)
 
 
 def show_data(inputs: "Inputs", enabled: bool = True) -> None:
-    """Write to stderr what the reader of the data left out, and its remarks, one line each.
-
-    Args:
-        inputs: The inputs of a run.
-        enabled: Whether to show the lines.
-    """
+    """Write to stderr what the reader of the data left out, and its remarks, one line each."""
     for line in (*([in_one_line(inputs.dropped)] if inputs.dropped else []), *inputs.remarks):
         show_message(f"{inputs.name}: {line}", enabled)
 
@@ -138,9 +113,6 @@ class Expected:
     def see(self, event: "Event") -> None:
         """Remember the event that ends set-up, or that begins training in a run that goes on from a
         checkpoint.
-
-        Args:
-            event: An event of the run.
         """
         if event.phase == "setup":
             self._ready = event
@@ -151,32 +123,15 @@ class Expected:
         return before + (now - before) * (event.rounds - first) / max(1, event.round - first)
 
     def seconds(self, event: "Event") -> float:
-        """Estimate the seconds of the run.
-
-        Args:
-            event: The latest event.
-
-        Returns:
-            The estimate.
-        """
+        """Estimate the seconds of the run."""
         return self._in_all(event, self._ready.seconds if self._ready else 0.0, event.seconds)
 
     def bytes(self, event: "Event") -> float:
-        """Estimate the bytes of set-up and training of the run.
-
-        Args:
-            event: The latest event.
-
-        Returns:
-            The estimate.
-        """
+        """Estimate the bytes of set-up and training of the run."""
         return self._in_all(event, self._ready.bytes if self._ready else 0, event.bytes)
 
     def text(self, event: "Event") -> str:
         """Return the estimate as text: ``about 40 s, 120 MB sent, 1.3 GB of memory in all``.
-
-        Args:
-            event: The latest event.
 
         Returns:
             The text, with "at most" if the run may stop early.

@@ -60,9 +60,6 @@ def read_manifest(folder: str | Path) -> JsonObject:
     Args:
         folder: The folder of a run, a comparison, a sweep, a reproduction or a policy.
 
-    Returns:
-        The content of manifest.json.
-
     Raises:
         InputError: There is no manifest, or it is damaged.
     """
@@ -85,7 +82,6 @@ def reopen(
     file is gone.
 
     Args:
-        folder: The folder of the run.
         data: The data, if it was an object in Python, which no file names.
         data_dir: The folder where the data files are now; default: where they were.
         on_stage: Called with the name of each stage that begins.
@@ -122,8 +118,6 @@ def check_hashes(folder: Path, inputs: Inputs, hashes: Mapping[str, str]) -> Non
 
     Args:
         folder: The folder of the run, for the message.
-        inputs: What was loaded.
-        hashes: The hashes in the manifest.
 
     Raises:
         InputError: A hash differs.
@@ -148,14 +142,10 @@ def config_from_json(
     """Read a run's config, the inverse of `RunConfig.to_json`, and check every value again.
 
     Args:
-        asked: The config in a manifest.
         folder: The folder with the manifest, for messages and for the copy of a partition.
         data: Replaces the data; needed if it was an object in Python.
         data_dir: The folder where the data files are now.
         origin: Begins the message about a value; default: the folder's manifest.json.
-
-    Returns:
-        The config.
 
     Raises:
         InputError: A value cannot be used, or a plug-in of the run is not here (see `plugins.check_plugins`).
@@ -208,15 +198,6 @@ def go_on(
 ) -> Result:
     """Go on with a run that has begun and not ended, from its newest undamaged checkpoint.
 
-    Args:
-        config: The run.
-        inputs: The data, split and partition.
-        folder: The folder of the run.
-        on_event: Called with the progress events.
-
-    Returns:
-        The result.
-
     Raises:
         InputError: The folder is locked by another program.
         GraphfedError, Interrupted: As `finish`.
@@ -245,7 +226,6 @@ def find_start(
 
     Args:
         folder: The open folder of what was begun.
-        manifest: Its manifest.
         processes: The names of the processes that save.
         schema: The schema of the JSON files of its checkpoints.
 

@@ -247,15 +247,8 @@ def execute(
     """Train and score a run whose inputs are loaded, and write the results.
 
     Args:
-        config: The run.
-        inputs: The data, split and partition.
         folder: The folder of the run, which is open; None to write nothing.
-        command: The command that manifest.json records.
-        on_event: Called with the progress events.
         own_partition: Whether to keep a copy of a partition that was read from a file in the folder.
-
-    Returns:
-        The result.
 
     Raises:
         InputError: The run does not fit on the disk.
@@ -284,14 +277,8 @@ def finish(
     """Train to the end and write the result.
 
     Args:
-        config: The run.
-        inputs: The data, split and partition.
         folder: The folder of the run; None to write nothing.
         start: The round of the checkpoint to go on from; None to start from the beginning.
-        on_event: Called with the progress events.
-
-    Returns:
-        The result.
 
     Raises:
         GraphfedError: The disk refuses the files, or training diverged in every round.
@@ -352,16 +339,7 @@ def finish(
 
 
 def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
-    """Return the manifest of a run: what is asked, on which data and with which versions, before training.
-
-    Args:
-        config: The run.
-        inputs: The data, split and partition.
-        command: The command to record.
-
-    Returns:
-        The content of manifest.json.
-    """
+    """Return the manifest of a run: what is asked, on which data and with which versions, before training."""
     return {
         "command": command,
         "started": now(),
@@ -382,11 +360,6 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
     The folder can then be used when that file is gone. Nothing is copied for a partition that was made by
     name.
 
-    Args:
-        folder: The folder of the run.
-        config: The run.
-        inputs: The data, split and partition.
-
     Raises:
         GraphfedError: The disk refuses the file.
     """
@@ -401,7 +374,6 @@ def write_manifest(folder: Path, manifest: JsonObject) -> None:
 
     Args:
         folder: The folder of a run, a comparison or a sweep.
-        manifest: The content.
 
     Raises:
         GraphfedError: The disk refuses the file.
@@ -414,7 +386,6 @@ def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
 
     Args:
         folder: The folder, which the message of an error names.
-        name: The name of the file.
         content: The content; numbers that are not finite become null.
 
     Raises:
@@ -435,9 +406,6 @@ def now() -> str:
 
 def has_checkpoint(folder: Path) -> bool:
     """Return whether training got far enough for the folder to be worth keeping.
-
-    Args:
-        folder: The folder of a run.
 
     Returns:
         True if it has a checkpoint.
@@ -525,9 +493,6 @@ def computing_with(count: int) -> Iterator[None]:
 
     The number is set and never inherited, because a wrong number makes a run many times slower.
 
-    Args:
-        count: The number of threads.
-
     Yields:
         Nothing; the former number is restored afterwards.
     """
@@ -555,9 +520,6 @@ def versions(plugins: Iterable[Plugin | None] = ()) -> dict[str, str]:
 
     Args:
         plugins: The plug-ins of the run; None stands for graphfed's own.
-
-    Returns:
-        The versions by program.
     """
     import scipy
     import torch

@@ -46,9 +46,6 @@ def given_settings(settings: object, named: Mapping[str, object] | None = None) 
         settings: A mapping, or None.
         named: Settings that were given as keywords.
 
-    Returns:
-        All settings by name.
-
     Raises:
         InputError: `settings` is of another type, or a setting is in both.
     """
@@ -84,11 +81,7 @@ class Setting:
     own: bool
 
     def to_json(self) -> JsonObject:
-        """Return the setting as an object of `graphfed methods NAME --json`.
-
-        Returns:
-            Its fields.
-        """
+        """Return the setting as an object of `graphfed methods NAME --json`."""
         return dataclasses.asdict(self)
 
 
@@ -96,7 +89,6 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     """Return every setting of a method that `--set` takes.
 
     Args:
-        method: The method.
         task: The task whose defaults are shown; None for the method's first task.
 
     Returns:
@@ -118,9 +110,6 @@ def changed_settings(config: RunConfig) -> JsonObject:
     The default of a shared setting is the task's, and the default of a method's own setting is the method's.
     If a method has a fixed graph network, the network is listed like one that was chosen, because rows with
     the same network do the same work.
-
-    Args:
-        config: The run.
 
     Returns:
         The values by setting. The seed is left out, and the number of rounds of a method that trains nothing.
@@ -149,7 +138,6 @@ def settings_in(config: Any, **chosen: object) -> list[Setting]:
     """Return every setting of a config class.
 
     Args:
-        config: A dataclass of pydantic.
         chosen: Values that replace the defaults of the class.
 
     Returns:
@@ -215,9 +203,6 @@ def prefixed_settings(
         settings: Settings by name; those without the prefix are ignored.
         defaults: The options of the partition or data set, with their defaults.
 
-    Returns:
-        The values by option.
-
     Raises:
         InputError: A value is not of the type of its default, or is out of range.
     """
@@ -263,7 +248,6 @@ def explain(complaint: "ErrorDetails", method: Method, task: str | None = None) 
     """Explain a complaint of pydantic in one line.
 
     Args:
-        complaint: One of `ValidationError.errors()`.
         method: The method whose settings were checked.
         task: The task whose defaults are shown; None for the method's first task.
 
@@ -282,8 +266,6 @@ def explain_in(
     """Explain a complaint of pydantic about any settings, as `explain` does for a method's.
 
     Args:
-        complaint: One of `ValidationError.errors()`.
-        settings: The settings that were checked.
         owner: What the settings belong to, for the message.
         able_with: Returns the names of other owners whose setting `key` can have a value.
 
@@ -333,7 +315,6 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
     Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
 
     Args:
-        config: A method's settings.
         key: The name of a setting; a method without the setting has no value of it.
         text: The value, as it is typed on the command line.
 
@@ -361,7 +342,6 @@ def breaks_rule(config: CommonSettings, rule: str) -> bool:
     """Return whether settings have what a rule forbids.
 
     Args:
-        config: A method's settings.
         rule: KEY=VALUE for a value, KEY>NUMBER and KEY<NUMBER for numbers above and below a limit, such as
             epsilon>1.
 
@@ -390,7 +370,6 @@ def unusable_value(method: Method, key: str, text: str) -> str:
 
     Args:
         method: A method that has the setting.
-        key: The setting's name.
         text: The value, as it is typed on the command line.
 
     Returns:
@@ -415,9 +394,6 @@ def unusable_value(method: Method, key: str, text: str) -> str:
 def default_text(value: SettingValue) -> str:
     """Return the default of a setting as it is written on the command line.
 
-    Args:
-        value: The default.
-
     Returns:
         "none" for None, else the value as text.
     """
@@ -432,9 +408,6 @@ MOST_HOMES = 6
 
 def home_of(key: str) -> str:
     """Say which methods, partitions or data sets have a setting.
-
-    Args:
-        key: The name of a setting.
 
     Returns:
         A clause for a message, as in "it is a setting of fedprox"; an empty text if nothing has the setting.
@@ -461,7 +434,6 @@ def unknown_setting(key: object, known: Iterable[str]) -> str:
     """Return the hint that follows "... has no setting KEY".
 
     Args:
-        key: The name that was given.
         known: The settings that can be given.
 
     Returns:
@@ -478,7 +450,6 @@ def unknown_config_key(key: object, known: list[str]) -> str:
     """Return the hint for a key of a config file that is no option.
 
     Args:
-        key: The key.
         known: The keys that a config file can have.
 
     Returns:

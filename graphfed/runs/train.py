@@ -62,7 +62,6 @@ class Event:
 
     Attributes:
         phase: "setup", "train", "done", "stage" or "note".
-        round: The round that has ended.
         rounds: The largest number of rounds.
         val: The validation metrics, if the round was evaluated and the server is here.
         bytes: Payload bytes of set-up and training so far.
@@ -128,10 +127,6 @@ def plan(
     A shared model that has diverged does not recover, so the run stops. Clients' own models go on.
 
     Args:
-        progress: What the server remembers.
-        number: The round to open.
-        num_clients: K.
-        config: The method's settings.
         personal: Whether every client has its own model.
         due: See `Checkpoints.due`.
         enrolled: The clients that may take part, as `roster_code`; None for all.
@@ -172,13 +167,6 @@ def agree_before_setup(
     fed: Federation, data: TaskData, method: Method, task: Task, config: CommonSettings
 ) -> tuple[TaskData, Located | None]:
     """Agree on what the clients of every method need alike: the scale of features, the weights of classes.
-
-    Args:
-        fed: The federation.
-        data: The clients' data.
-        method: The method.
-        task: The task.
-        config: The method's settings.
 
     Returns:
         The clients' data with both, and the `Scaling` that they share (see `scale_features`).
@@ -375,12 +363,7 @@ def train(
     """Train a method, select the best round on validation, and score the test part once.
 
     Args:
-        fed: The federation.
-        method: The method.
         data: The clients' data: a `Cohort` for each worker, and `SensorData` for forecasting.
-        task: The task.
-        config: The method's settings.
-        on_event: Called with the progress events.
         checkpoints: When and where to save between rounds, and the round to go on from; None to save nothing.
 
     Returns:
@@ -494,17 +477,6 @@ def restored(
 
     What set-up prepares is made by the method's `restore`, if it has one, and else by its set-up.
 
-    Args:
-        fed: The federation.
-        method: The method.
-        data: The clients' data.
-        task: The task.
-        config: The method's settings.
-        values: The saved values.
-
-    Returns:
-        The state.
-
     Raises:
         InputError: The values are another method's.
     """
@@ -526,7 +498,6 @@ def taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
     """Let only some clients take part in this block.
 
     Args:
-        fed: The federation.
         present: Who takes part, [K] bool; None for the clients that already do.
 
     Yields:

@@ -40,9 +40,6 @@ def what_failed(error: Exception, number: int) -> str:
 def kind_and_line(error: BaseException) -> str:
     """Describe an exception by its type and line, or by its message if graphfed raised it on purpose.
 
-    Args:
-        error: The exception.
-
     Returns:
         The type with the innermost file and line, or with the message.
     """

@@ -36,14 +36,7 @@ class _Signals:
 
 
 def heard_since(moment: float) -> bool:
-    """Return whether a signal came after a moment.
-
-    Args:
-        moment: A value of `time.monotonic`.
-
-    Returns:
-        Whether a signal came later.
-    """
+    """Return whether a signal came after a moment."""
     return _Signals.last > moment
 
 
@@ -67,9 +60,6 @@ def listening(on_ask: Callable[[], None] | None = None) -> Iterator[StopRequest]
 
     Args:
         on_ask: Called at once when the first signal comes.
-
-    Yields:
-        The stop request.
     """
     stop_request = StopRequest()
 
@@ -98,11 +88,7 @@ def remember_stop_requests() -> None:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[None]:
-    """Turn SIGTERM in this block into KeyboardInterrupt, like Ctrl-C.
-
-    Yields:
-        Nothing.
-    """
+    """Turn SIGTERM in this block into KeyboardInterrupt, like Ctrl-C."""
 
     def stop() -> None:
         raise KeyboardInterrupt

@@ -12,30 +12,12 @@ from graphfed.federation import Federation
 
 
 def stacked(num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False) -> Federation:
-    """Make a federation with all clients in one cohort.
-
-    Args:
-        num_clients: The number of clients.
-        device: The torch device.
-        simulated: Whether secure protocols are simulated.
-
-    Returns:
-        The federation.
-    """
+    """Make a federation with all clients in one cohort."""
     return Federation([tuple(range(num_clients))], device=device, simulated=simulated)
 
 
 def one_at_a_time(
     num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False
 ) -> Federation:
-    """Make a federation in which every client is a cohort of its own.
-
-    Args:
-        num_clients: The number of clients.
-        device: The torch device.
-        simulated: Whether secure protocols are simulated.
-
-    Returns:
-        The federation.
-    """
+    """Make a federation in which every client is a cohort of its own."""
     return Federation([(k,) for k in range(num_clients)], device=device, simulated=simulated)

@@ -43,7 +43,6 @@ class Mailbox:
 
     Attributes:
         patience: Seconds that `take` waits.
-        run: The present run.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
@@ -61,9 +60,6 @@ class Mailbox:
 
     def begin(self, run: str) -> None:
         """Begin another run: drop the messages of earlier runs, those that arrive later included.
-
-        Args:
-            run: The name of the run.
 
         Raises:
             ProcessError: A run of this name was here before, so their messages could not be distinguished.
@@ -86,9 +82,7 @@ class Mailbox:
         """Keep a message, unless it is not needed (`knows`).
 
         Args:
-            sender: Its sender.
             key: Its key, which begins with its run.
-            message: Its contents.
         """
         with self._changed:
             if not self.knows(sender, key):
@@ -97,24 +91,13 @@ class Mailbox:
                 self._changed.notify_all()
 
     def knows(self, sender: Hashable, key: str) -> bool:
-        """Return whether a message is not needed: it is already here, was taken, or its run is over.
-
-        Args:
-            sender: Its sender.
-            key: Its key.
-
-        Returns:
-            Whether it would be dropped.
-        """
+        """Return whether a message is not needed: it is already here, was taken, or its run is over."""
         box = (sender, key)
         with self._changed:
             return box in self._mail or box in self._taken or self._is_over(key)
 
     def held(self, sender: Hashable) -> int:
         """Count the memory of a sender's messages that were not taken yet.
-
-        Args:
-            sender: The sender.
 
         Returns:
             Bytes.
@@ -124,10 +107,6 @@ class Mailbox:
 
     def asked(self, sender: Hashable, key: str) -> bool:
         """Return whether a thread waits for a message.
-
-        Args:
-            sender: Its sender.
-            key: Its key.
 
         Returns:
             Whether a thread is in `take` for it.
@@ -139,7 +118,6 @@ class Mailbox:
         """Record that nothing more comes from a sender; threads that wait for it raise `PeerLost`.
 
         Args:
-            sender: The sender.
             reason: Why, as the end of a sentence; the first reason stays.
             run: If given, and not the present run, nothing is recorded.
         """
@@ -154,14 +132,7 @@ class Mailbox:
             self._closed.clear()
 
     def closed(self, sender: Hashable) -> bool:
-        """Return whether nothing more can come from a sender.
-
-        Args:
-            sender: The sender.
-
-        Returns:
-            Whether it was closed.
-        """
+        """Return whether nothing more can come from a sender."""
         with self._changed:
             return sender in self._closed
 
@@ -169,7 +140,6 @@ class Mailbox:
         """Check, before something is sent to a process, that it was not closed.
 
         Args:
-            sender: The process.
             key: The key of the message to send.
             name: The name of the process, for people.
 
@@ -184,12 +154,8 @@ class Mailbox:
         """Wait for a message of the present run, and return it.
 
         Args:
-            sender: Its sender.
             key: Its key, without the run.
             name: The name of the sender, for people.
-
-        Returns:
-            The contents.
 
         Raises:
             PeerLost: Nothing more can come from the sender.
@@ -218,10 +184,6 @@ class Mailbox:
 def room(key: str, content: bytes | memoryview) -> int:
     """Estimate the memory that a kept message needs, from above.
 
-    Args:
-        key: Its key.
-        content: Its contents.
-
     Returns:
         Bytes.
     """
@@ -232,7 +194,6 @@ def check_size(message: bytes, what: str, limit: int = MAX_MESSAGE) -> None:
     """Check that a message is small enough to be sent.
 
     Args:
-        message: The message.
         what: What it is, for the error.
         limit: The most bytes.
 

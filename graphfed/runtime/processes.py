@@ -59,7 +59,6 @@ class PipeLink:
     gone or sends nothing for too long, or if a message is too large.
 
     Args:
-        connections: The connections by peer.
         patience: Seconds that `recv` waits.
         max_message: Bytes of the largest message that is sent or received.
     """
@@ -78,11 +77,7 @@ class PipeLink:
             threading.Thread(target=self._read, args=(peer, connection), daemon=True).start()
 
     def begin(self, run: str) -> None:
-        """Begin another run, to which all later messages belong.
-
-        Args:
-            run: The name of the run.
-        """
+        """Begin another run, to which all later messages belong."""
         self._mailbox.begin(run)
 
     def _read(self, peer: int, connection: Connection) -> None:
@@ -103,9 +98,7 @@ class PipeLink:
         """Send a message.
 
         Args:
-            to: The receiver.
             key: Its key, which identifies it in the run.
-            message: Its contents.
 
         Raises:
             PeerLost: The receiver closed its connection.
@@ -123,13 +116,6 @@ class PipeLink:
 
     def recv(self, sender: int, key: str) -> bytes:
         """Wait for a message.
-
-        Args:
-            sender: Its sender.
-            key: Its key.
-
-        Returns:
-            Its contents.
 
         Raises:
             ProcessError: The sender is gone, or sent nothing for too long.
@@ -232,9 +218,6 @@ class Workers:
             arguments: Plain values for each process: by worker, `SERVER_INDEX` for the server.
             simulated: Whether the federation simulates secure protocols.
             on_event: Called with every value that a process logs.
-
-        Returns:
-            The result of every process.
 
         Raises:
             InputError: A process raised it.

@@ -138,7 +138,11 @@ class Comparison:
     folder: Path | None = None
 
     def to_json(self) -> JsonObject:
-        """Return the content of comparison.json."""
+        """Build the content of comparison.json.
+
+        Returns:
+            The content, without NaN.
+        """
         return files.plain_object(
             {
                 "dataset": self.dataset,
@@ -161,7 +165,11 @@ class Comparison:
         return check_comparison(self.task, metric or get_task(self.task).metric, self.rows)
 
     def table(self) -> "Table":
-        """Return the rows as a table for a screen; it fits 80 columns, and long labels are broken."""
+        """Lay the rows out for a screen.
+
+        Returns:
+            A table that fits 80 columns; long labels are broken.
+        """
         from rich.table import Table
 
         seeds = ", ".join(str(seed) for seed in self.seeds)
@@ -400,13 +408,7 @@ def _row(label: str, results: list[Result]) -> ComparedRow:
 
 
 def check_comparison(task: str, metric: str, rows: Sequence[ComparedRow]) -> list[ResultWarning]:
-    """Return what looks wrong with a table: with rows compared to each other, then with each row's runs.
-
-    Args:
-        task: The name of the task.
-        metric: The test metric that decides.
-        rows: The rows.
-    """
+    """Return what looks wrong with a table: with rows compared to each other, then with each row's runs."""
     found = [*_pooled_below_alone(task, metric, rows), *_above_last_value(task, metric, rows)]
     unequal = unequal_settings(rows)
     if unequal:

@@ -49,7 +49,6 @@ class Job(Protocol):
 
         Args:
             label: Stands before each line of progress.
-            cache: The inputs of runs.
             command: The command that a manifest records.
             progress: Whether to show progress on stderr.
         """
@@ -93,10 +92,7 @@ def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, 
     """Do all jobs. If one fails, the others go on; if its input is bad, they stop and are saved.
 
     Args:
-        runs: The jobs.
         jobs: How many are done at a time.
-        cache: The inputs of runs.
-        command: The command that manifests record.
         progress: Whether to show progress on stderr.
 
     Raises:

@@ -54,8 +54,6 @@ def read_configs(
     """Read the runs of a row from the manifest in a folder, and check every value again.
 
     Args:
-        runs: What `Row.to_json` returned.
-        folder: The folder of the manifest.
         data: The data, if it was an object in Python.
         data_dir: The folder where the data files are now.
     """
@@ -135,7 +133,6 @@ class InputCache:
         """Return the inputs of a run, loaded if they are not here.
 
         Args:
-            config: The run.
             on_stage: Called with the name of each stage that begins.
 
         Raises:
@@ -201,7 +198,6 @@ class Study:
         kind: What it is, before the progress of loading.
         rows: The planned runs.
         folder: The folder; None to write nothing.
-        command: The command that manifests record.
         progress: Whether to show progress on stderr.
     """
 
@@ -259,7 +255,6 @@ class Study:
 
         Args:
             label: The label of the run's row, from which its folder has its name.
-            config: The run.
             progress_label: Stands before each line of progress.
         """
         folder = None if self.folder is None else self.folder / run_name(label, config.seed)
@@ -284,11 +279,8 @@ def run_or_read(
     """Make one run; read it if it has ended, and go on with it if it has begun.
 
     Args:
-        config: The run.
-        inputs: Its inputs.
         folder: Its folder; None to write nothing. A saved partition is kept in the folder above.
         command: The command that the manifest records.
-        on_event: Called with the progress events.
     """
     if folder is None:
         return execute(config, inputs, folder=None, command=command, on_event=on_event)

@@ -143,7 +143,6 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        metric: The validation metric that decided.
         trials: In the order in which they ran.
         edges: Sentences about chosen values at the edge of what was tried.
         folder: The folder of the sweep; None if nothing was written.
@@ -309,7 +308,6 @@ class Plan:
 
     Attributes:
         row: What is common to all trials, for each seed.
-        grid: Values by setting.
         ranges: Where Optuna draws other settings.
         trials: The number of trials of a search; None for every combination of the grid.
     """
@@ -350,8 +348,6 @@ def _plan(row: Row, grid: object, ranges: Mapping[str, object], trials: object, 
     """Check what is to be tried, every value included; InputError if it cannot be.
 
     Args:
-        row: The runs of every trial.
-        grid, ranges, trials: As in `sweep`.
         fixed: The settings and options that cannot vary because they are given.
     """
     values = _checked_grid(grid)

@@ -132,10 +132,8 @@ class TaskDefinition:
         metric: The validation metric that selects rounds unless the settings choose another one.
         metric_name: The name of this metric in a text.
         needs: Phrases for what the data must have.
-        data: The kind of data.
         load: (config, loaded, on_stage) -> the inputs of a run. `loaded` keeps data sets between runs, and
             on_stage(text) is called at the start of each stage.
-        evaluation: The evaluation of predictions.
         groups: The groups of settings that the methods of the task share.
         agree: (fed, data, task, config) -> the data with the values on which the clients agree before set-up;
             None if they agree on nothing.
@@ -190,10 +188,6 @@ class TaskDefinition:
     def better(self, value: float, best: float) -> bool:
         """Decide whether a value of the metric is better than the best value so far.
 
-        Args:
-            value: The value.
-            best: The best value so far.
-
         Returns:
             True if it is better.
         """
@@ -203,11 +197,7 @@ class TaskDefinition:
         """Collect the settings of a preset that differ from the defaults of the method's config.
 
         Args:
-            method: A method for this task.
             preset: One of `PRESETS`.
-
-        Returns:
-            The settings by name.
         """
         names = {f.name for f in fields(method.config)}
         of_task = self.defaults if preset == "default" else self.paper_settings
@@ -217,9 +207,6 @@ class TaskDefinition:
 
     def requirements(self, method: Method) -> list[str]:
         """List what a run of this task with a method needs.
-
-        Args:
-            method: The method.
 
         Returns:
             Phrases such as "features".

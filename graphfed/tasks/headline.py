@@ -41,7 +41,6 @@ def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> 
     """List the most important metrics of a run, the most important first.
 
     Args:
-        task: The run's task.
         details: The details of its result, or a row of a comparison.
         known: The names of the metrics that the run has.
 
@@ -55,12 +54,5 @@ def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> 
 
 
 def name_of(metric: str) -> str:
-    """Return the name of a metric of node classification for a text.
-
-    Args:
-        metric: The key of the metric.
-
-    Returns:
-        The name.
-    """
+    """Return the name of a metric of node classification for a text."""
     return NAMES.get(metric, metric.replace("_", " "))

@@ -54,20 +54,10 @@ class Inputs(Protocol):
         """The number of clients among which the data is partitioned."""
 
     def task(self, name: str) -> Task:
-        """Describe the task, as all places know it before training.
-
-        Args:
-            name: The name of the task.
-
-        Returns:
-            The task.
-        """
+        """Describe the task, as all places know it before training."""
 
     def check(self, config: RunConfig) -> None:
         """Check that the method of a run can use these inputs.
-
-        Args:
-            config: The run.
 
         Raises:
             InputError: The method cannot use them.
@@ -75,9 +65,6 @@ class Inputs(Protocol):
 
     def described(self, config: RunConfig) -> JsonObject:
         """Describe data and partition for the manifest.
-
-        Args:
-            config: The run.
 
         Returns:
             The keys `data` and `partition` of the manifest.
@@ -91,20 +78,13 @@ class Inputs(Protocol):
         """
 
     def threads(self) -> int:
-        """Choose the number of threads if the user does not.
-
-        Returns:
-            The number of threads.
-        """
+        """Choose the number of threads if the user does not."""
 
     def bytes_needed(self, config: RunConfig) -> int:
         """Estimate the size of a run's files.
 
         These are the predictions and the weights, in the model and in three checkpoints. Each checkpoint also
         has the best weights and the optimiser's state, and of some methods more (`Method.checkpoint`).
-
-        Args:
-            config: The run.
 
         Returns:
             The size in bytes.
@@ -118,58 +98,30 @@ class Inputs(Protocol):
         """
 
     def save_partition(self, path: Path) -> None:
-        """Write the partition to a file.
-
-        Args:
-            path: The file.
-        """
+        """Write the partition to a file."""
 
     def clients_of(self, method: Method) -> int:
-        """Return the number of clients in the federation of a method.
-
-        Args:
-            method: The method.
-
-        Returns:
-            The number of clients.
-        """
+        """Return the number of clients in the federation of a method."""
 
     def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> Sequence[WorkerPart]:
         """Divide the data among workers.
 
         Args:
-            config: The run.
             workers: The numbers of each worker's clients.
-
-        Returns:
-            The data of each worker.
         """
 
     def part_of_server(self, config: RunConfig) -> "Network | None":
         """Return the server's data.
-
-        Args:
-            config: The run.
 
         Returns:
             The data; None if the server has none.
         """
 
     def metric_of_rounds(self, config: RunConfig) -> str:
-        """Return the validation metric that selects the rounds of a run on these inputs.
-
-        Args:
-            config: The run.
-
-        Returns:
-            The name of the metric.
-        """
+        """Return the validation metric that selects the rounds of a run on these inputs."""
 
     def present(self, absent: Sequence[object]) -> np.ndarray | None:
         """Determine the clients that take part in predicting.
-
-        Args:
-            absent: The ids of absent clients.
 
         Returns:
             Whether each client takes part, bool [K]; None if all do.
@@ -179,12 +131,7 @@ class Inputs(Protocol):
         """
 
     def save_for_client(self, part: Any, path: Path) -> None:
-        """Write a worker's data to the file with which a site of a rehearsal starts.
-
-        Args:
-            part: The data of the worker.
-            path: The file.
-        """
+        """Write a worker's data to the file with which a site of a rehearsal starts."""
 
     def tables(
         self,
@@ -195,7 +142,6 @@ class Inputs(Protocol):
         """Build the content of predictions.parquet.
 
         Args:
-            config: The run.
             predicted: The data and the predictions of each worker.
             names: The names of the model's classes, if they differ from those of the data.
 
@@ -204,15 +150,7 @@ class Inputs(Protocol):
         """
 
     def details(self, config: RunConfig, outcome: Outcome) -> JsonObject:
-        """Compute the details of a result that only this task has.
-
-        Args:
-            config: The run.
-            outcome: The outcome of training.
-
-        Returns:
-            The details.
-        """
+        """Compute the details of a result that only this task has."""
 
 
 def local_federation(config: RunConfig, inputs: Inputs, *, together: bool = True) -> Federation:
@@ -220,11 +158,7 @@ def local_federation(config: RunConfig, inputs: Inputs, *, together: bool = True
 
     Args:
         config: The run. Its settings state whether its protocols are simulated.
-        inputs: The inputs of the run.
         together: Whether all clients are stacked in one cohort; if not, each client is a cohort of its own.
-
-    Returns:
-        The federation.
     """
     place = stacked if together else one_at_a_time
     return place(inputs.clients_of(config.method), config.device, simulated=config.training.simulated)

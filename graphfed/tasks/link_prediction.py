@@ -51,9 +51,6 @@ class LinkInputs(GraphInputs):
     def check(self, config: RunConfig) -> None:
         """Check the inputs like `GraphInputs.check`, and that every node is at one client.
 
-        Args:
-            config: The run.
-
         Raises:
             InputError: The method cannot use the inputs, or a node is at no client or at several.
         """
@@ -71,9 +68,6 @@ class LinkInputs(GraphInputs):
     def metric_of_rounds(self, config: RunConfig) -> str:
         """Return the validation metric that selects rounds.
 
-        Args:
-            config: The run.
-
         Returns:
             "auc".
         """
@@ -88,12 +82,8 @@ class LinkInputs(GraphInputs):
         """Build the content of predictions.parquet (see `pair_table`).
 
         Args:
-            config: The run.
             predicted: (cohort, (pairs [n], scores [n])) of each worker.
             names: Not used; there are no classes.
-
-        Yields:
-            One table.
         """
         parts = self.with_partition_ids(config, predicted)
         pairs = cohort_pairs(parts, self.trained_on(config), self.owners(config))
@@ -101,10 +91,6 @@ class LinkInputs(GraphInputs):
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         """Return the details of a result that only this task has.
-
-        Args:
-            config: The run.
-            outcome: The outcome of training.
 
         Returns:
             No details.

@@ -14,12 +14,8 @@ def load_inputs(
     """Load, split and partition the data of a run.
 
     Args:
-        config: The run.
         loaded: A dictionary that keeps the loaded data for further runs on the same data.
         on_stage: A function that is called with a text at the start of each stage.
-
-    Returns:
-        The inputs of the run.
 
     Raises:
         InputError: The data cannot be loaded, split or partitioned as the run asks.

@@ -65,9 +65,6 @@ class NodeInputs(GraphInputs):
     def metric_of_rounds(self, config: RunConfig) -> str:
         """Choose the validation metric that selects rounds, by the classes of all validation nodes.
 
-        Args:
-            config: The run.
-
         Returns:
             The name of the metric (see `node_scores.choose_selection`).
         """
@@ -85,12 +82,8 @@ class NodeInputs(GraphInputs):
         """Build the content of predictions.parquet (see `node_table`).
 
         Args:
-            config: The run.
             predicted: (cohort, (rows [n], logits [n, C])) of each worker.
             names: The names of the model's classes, if they differ from those of the graph.
-
-        Yields:
-            One table.
         """
         parts = self.with_partition_ids(config, predicted)
         predictions = cohort_predictions(parts, self.trained_on(config), self.owners(config))
@@ -98,10 +91,6 @@ class NodeInputs(GraphInputs):
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         """Compute the details of a result that only this task has.
-
-        Args:
-            config: The run.
-            outcome: The outcome of training.
 
         Returns:
             `test_confusion`, and `test_pooled` if there is a shared model (see `pooled_score`).
@@ -138,14 +127,6 @@ def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Grap
 
     The classes that a description lists (`classes:`) are kept, because the clients of a deployment do not see
     which of them occur. A partition may use all labels, so it is computed before.
-
-    Args:
-        config: The run.
-        graph: The graph.
-        split: The split of its nodes.
-
-    Returns:
-        The graph to train on.
     """
     listed = isinstance(config.data, Description) and config.data.classes
     graph = graph if listed else drop_unused_classes(graph, split)
@@ -155,10 +136,6 @@ def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Grap
 
 def check_labels(config: RunConfig, graph: Graph) -> None:
     """Check that a graph has features and labels.
-
-    Args:
-        config: The run.
-        graph: The graph.
 
     Raises:
         InputError: It has no features or no labels.
@@ -174,10 +151,6 @@ def check_labels(config: RunConfig, graph: Graph) -> None:
 
 def check_split(graph: Graph, split: Split) -> None:
     """Check that every part of a split has nodes, and that their classes are known.
-
-    Args:
-        graph: The graph.
-        split: The split of its nodes.
 
     Raises:
         InputError: A part is empty, or has a node of unknown class.

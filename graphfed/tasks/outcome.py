@@ -20,9 +20,6 @@ class Outcome:
 
     Attributes:
         best_round: The selected round; None if every client selects its own.
-        rounds_run: The number of rounds.
-        val: The validation metrics.
-        test: The test metrics.
         test_confusion: The number of test nodes per class and prediction, [C, C + 1], where the last column
             counts nodes without a finite prediction; None if no classes are predicted.
         seconds: The duration of each part of the run.

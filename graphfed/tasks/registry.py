@@ -24,12 +24,6 @@ TASKS: dict[str, str] = {
 def get_task(name: str) -> "TaskDefinition":
     """Return the definition of a task.
 
-    Args:
-        name: The name of the task.
-
-    Returns:
-        The definition.
-
     Raises:
         InputError: There is no such task; the message suggests the most similar name.
     """
@@ -40,14 +34,7 @@ def get_task(name: str) -> "TaskDefinition":
 
 
 def first_task(method: "Method") -> "TaskDefinition":
-    """Return the default task of a method, which is its first one.
-
-    Args:
-        method: The method.
-
-    Returns:
-        The definition of the task.
-    """
+    """Return the default task of a method, which is its first one."""
     return get_task(method.tasks[0])
 
 
@@ -77,9 +64,7 @@ def default_settings(method: "Method", task: str | None = None, preset: str = "d
     """Collect the settings of a preset that differ from the defaults of the method's config.
 
     Args:
-        method: The method.
         task: The name of one of its tasks; None for its first.
-        preset: One of `tasks.base.PRESETS`.
 
     Returns:
         The settings by name (see `TaskDefinition.settings_of`).

@@ -25,29 +25,20 @@ class RunConfig:
     """The configuration of a run, with all options chosen and checked.
 
     Attributes:
-        method: The method.
-        task: The name of the task.
         data: The name of a data set, or a graph, sensors, or their description.
         data_source: How a manifest names the data.
         data_options: Options of a generated data set.
         data_dir: The folder that is searched for data files first.
         clients: The number of clients; None if it follows from data that is not loaded yet.
         partition: The partitioner.
-        partition_options: Its options.
-        partition_seed: Its seed.
         partition_file: The file of a saved partition; None if the partition is computed. The three attributes
             above then have the values in the file.
         split: The split of nodes, edges or windows.
-        split_seed: Its seed.
-        seed: The seed of training.
-        runtime: The runtime.
         workers: The number of processes that hold clients in the runtimes "processes" and "nvflare"; None in
             the runtime "local".
         placement: Whether clients are computed together or one at a time.
-        device: A torch device.
         threads: The number of threads; None for the default.
         checkpoint_every: The seconds between two checkpoints.
-        training: The settings of the method.
     """
 
     method: Method
@@ -91,11 +82,7 @@ class RunConfig:
         return list(dict.fromkeys(plugin for plugin in plugins if plugin is not None))
 
     def to_json(self) -> JsonObject:
-        """Convert the whole config to JSON, for manifest.json.
-
-        Returns:
-            The config by attribute.
-        """
+        """Convert the whole config to JSON, for manifest.json."""
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             **({"plugins": plugins} if plugins else {}),
@@ -148,9 +135,6 @@ MANY_ENTRIES = 1_000_000
 def default_threads(graph: Graph) -> int:
     """Choose the number of threads for a graph.
 
-    Args:
-        graph: The graph.
-
     Returns:
         1 for a small graph, the number of available cores for a large one.
     """
@@ -174,8 +158,4 @@ def threads_for(entries: int) -> int:
 
 
 def no_stages(stage: str) -> None:
-    """Ignore the start of a stage; the default of `on_stage`.
-
-    Args:
-        stage: The text of the stage.
-    """
+    """Ignore the start of a stage; the default of `on_stage`."""

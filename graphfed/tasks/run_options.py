@@ -36,11 +36,8 @@ class RunOptions:
         rounds: The number of rounds; None for the method's default.
         seed: The seed of weights, samples, partition and split.
         split: The split of nodes, edges or windows into training, validation and test.
-        runtime: One of `Runtime`.
         workers: The number of processes that hold clients in the runtimes "processes" and "nvflare"; None for
             one process per client.
-        placement: One of `Placement`.
-        device: A torch device.
         threads: The number of threads, with several processes that of each process. None for one thread per
             process, or, with one process and a large graph, for all cores.
         data_dir: The folder that is searched for data files first.

@@ -102,9 +102,6 @@ def sensors_of(
         data_dir: The folder that is searched for data files first.
         options: Options of a generated data set.
 
-    Returns:
-        The sensors.
-
     Raises:
         InputError: A file cannot be used, or the data does not fit into memory.
     """
@@ -129,9 +126,6 @@ def described(content: Any, folder: Path, origin: str) -> Description | SensorDe
         content: The content of a YAML file, usually a mapping.
         folder: The folder to which relative paths refer.
         origin: The name of the mapping in messages.
-
-    Returns:
-        The description.
 
     Raises:
         InputError: The description cannot be used.

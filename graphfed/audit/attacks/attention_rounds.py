@@ -64,7 +64,6 @@ class Layer:
         weight: W of each head, [P, H, d].
         source: att_src . W, [P, d].
         target: att_dst . W, [P, d].
-        heads: The number of heads.
     """
 
     weight: Tensor
@@ -73,26 +72,12 @@ class Layer:
     heads: int
 
     def rows(self, passes: np.ndarray) -> Tensor:
-        """Return the rows of some passes.
-
-        Args:
-            passes: The numbers of the passes.
-
-        Returns:
-            The rows, pass by pass.
-        """
+        """Return the rows of some passes."""
         rows: Tensor = (torch.from_numpy(passes)[:, None] * self.heads + torch.arange(self.heads)).flatten()
         return rows
 
     def select(self, rows: Tensor) -> "Layer":
-        """Select rows.
-
-        Args:
-            rows: The rows.
-
-        Returns:
-            The weights in these rows.
-        """
+        """Select rows."""
         return Layer(self.weight[rows], self.source[rows], self.target[rows], self.heads)
 
 
@@ -168,14 +153,7 @@ _RECEIVED: WeakKeyDictionary[AuditedRun, Received] = WeakKeyDictionary()
 
 
 def receive(audited: AuditedRun) -> Received:
-    """Run a run again, and return what clients received. Two checks use it; the run is repeated once.
-
-    Args:
-        audited: The finished run.
-
-    Returns:
-        What the clients received.
-    """
+    """Run a run again, and return what clients received. Two checks use it; the run is repeated once."""
     if audited not in _RECEIVED:
         _RECEIVED[audited] = _receive(audited)
     return _RECEIVED[audited]
@@ -246,7 +224,6 @@ def sums_received(
     """List the sums that clients read.
 
     Args:
-        cohort: The data of all clients.
         targets: The targets that they ask for parts of.
         totals: Whether they read totals over the other clients.
 
@@ -308,7 +285,6 @@ class FromScores:
     Attributes:
         attacked: Pairs of a client and a node of another client that were attacked.
         recovered: Pairs whose features are all computed.
-        equations: The equations for each node.
         rank: How many of them are independent.
         features: d.
         sparse: Whether the solution with the smallest sum was searched for.
@@ -325,14 +301,7 @@ class FromScores:
 
 
 def attack_scores(received: Received) -> FromScores:
-    """Solve the scores of all passes for the features of their nodes.
-
-    Args:
-        received: What the clients received.
-
-    Returns:
-        What they find.
-    """
+    """Solve the scores of all passes for the features of their nodes."""
     matrix, scores, nodes = received.layer.target, received.scores, received.nodes
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((s > NOISE * s[0]).sum())
@@ -383,7 +352,6 @@ class FromSums:
         sums: How many such sums clients receive.
         attacked: How many of them were attacked.
         recovered: How many gave the features of all members.
-        equations: The equations for each sum.
         unknowns: Features of all members.
         largest_error: The largest error of recovered features, relative to the node's largest feature.
     """
@@ -401,7 +369,6 @@ def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
     """Solve sums over 1 to MEMBERS members for the features of the members.
 
     Args:
-        received: What the clients received.
         audited: The finished run, which shows progress.
 
     Returns:
@@ -447,7 +414,6 @@ def group_means(sums: Tensor, layer: Layer) -> Tensor:
 
     Args:
         sums: The sums of G groups, [P, H + 1, G].
-        layer: The weights.
 
     Returns:
         Features, [G, d].
@@ -462,7 +428,6 @@ def solve_group(sums: Tensor, layer: Layer, target: Tensor, mean: Tensor, member
 
     Args:
         sums: The sums, [P, H + 1].
-        layer: The weights.
         target: The scores of the sums' target, [P].
         mean: About the mean of the members' features, [d], near which the starts are.
         members: m, their number.

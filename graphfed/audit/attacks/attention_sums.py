@@ -70,7 +70,6 @@ class Group:
     """The sums of a group, without the terms of members that are known.
 
     Attributes:
-        target: The row of the target.
         members: The rows of the members that are not known.
         sums: [heads, H + 1].
     """
@@ -81,14 +80,7 @@ class Group:
 
 
 def attack_one_round(again: Rerun) -> Found:
-    """Run the attack of every client on the sums that it receives in the first layer.
-
-    Args:
-        again: The repeated run.
-
-    Returns:
-        What the clients find.
-    """
+    """Run the attack of every client on the sums that it receives in the first layer."""
     fed, state = again.fed, again.setup()
     prepared: Prepared = state.prepared
     with fed.phase("setup", round_number=0):

@@ -98,9 +98,6 @@ def reconstruct(
         hidden: The encodings of these windows, [G, W, H].
         others: The encodings of the attacked sensors, [S, W, H].
         starts: The time step at which each window begins, [W], for known and attacked series.
-
-    Returns:
-        The estimates.
     """
     half = len(hidden) // 2
     folds = [(hidden[:half], readings[:half]), (hidden[half:], readings[half:])]

@@ -284,8 +284,6 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
     """Attack the messages of all nodes that have a neighbour at another client.
 
     Args:
-        pooled: The graph at the server.
-        nodes: Which client has which node.
         config: The run's settings. In the matrix form at most MOST nodes are attacked.
 
     Yields:

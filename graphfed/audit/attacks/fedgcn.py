@@ -44,9 +44,6 @@ ROWS = 4096
 def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find the partial sums that have one term.
 
-    Args:
-        cohort: The data of all clients.
-
     Returns:
         The sum's row among the uploads, [n]; the row in the cohort of the node whose features it has, [n];
         whether the sum was uploaded for this node itself, [n] bool; and the factor that gives the features,
@@ -126,11 +123,6 @@ def _verdict(leaks: bool, plaintext: bool) -> str:
 
 def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> torch.Tensor:
     """Read the ciphertexts as far as a server without the key can.
-
-    Args:
-        transcript: The messages of the run.
-        num_features: F.
-        hops: The setting of the run.
 
     Returns:
         A row of numbers for every node of the clients' borders, [S, F]; NaN if they cannot be read.

@@ -367,7 +367,6 @@ class Embeddings:
 
     Attributes:
         layer: The layer's number, from 1.
-        nodes: The number of embeddings.
         width: The numbers of an embedding.
         sent: The numbers that are sent for it.
         cosine: The mean cosine of what is found with the embeddings that are not 0.

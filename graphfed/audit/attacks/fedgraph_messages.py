@@ -31,11 +31,7 @@ class Opened:
     """A run after set-up.
 
     Attributes:
-        run: The repeated run.
-        state: The method's state.
-        config: The run's settings.
         cohort: The data of all clients.
-        graph: The graphs of all clients.
         receiver: The client of each request for a remote node's row, [M].
         node: The requested node's row in the cohort, at its owner, [M].
         sent_rows: For each layer whose rows are sent in an evaluation, the requests that are answered,
@@ -59,14 +55,7 @@ class Opened:
 
 
 def opened(audited: AuditedRun) -> Opened:
-    """Repeat a run's set-up. Weights are averaged in plaintext, which gives the same values.
-
-    Args:
-        audited: The finished run.
-
-    Returns:
-        The run after set-up.
-    """
+    """Repeat a run's set-up. Weights are averaged in plaintext, which gives the same values."""
     run = audited.rerun(plaintext=True)
     training: FedGraphConfig = run.training
     state = run.setup()
@@ -120,8 +109,6 @@ def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int])
     """Train again and record the rows that are sent for a layer.
 
     Args:
-        again: The run after set-up.
-        layer: The layer's number.
         which: The rows that are recorded, [S], as places in ``sent_rows[layer]``.
         rounds: The rounds after whose evaluations they are recorded, ascending.
 
@@ -154,10 +141,6 @@ def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int])
 def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
     """Compute the embeddings that enter each layer in the last evaluation.
 
-    Args:
-        again: The run after set-up.
-        seen: What clients receive.
-
     Returns:
         For each layer from the second, embeddings [n_in, H] in the order of `Layer.rows`.
     """
@@ -175,9 +158,6 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
 
 def features(cohort: Cohort) -> Any:
     """Return the features of all rows as the run used them.
-
-    Args:
-        cohort: The data of all clients.
 
     Returns:
         Features [N, F], as a scipy matrix or an array.
@@ -201,8 +181,6 @@ def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
     """Compute what the attack looks for.
 
     Args:
-        again: The run after set-up.
-        pairs: The attacked pairs.
         own: Whether to return the node's features instead of the sums.
 
     Returns:
@@ -221,8 +199,6 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
     average over all its nodes, which counts as one more.
 
     Args:
-        again: The run after set-up.
-        pairs: The attacked pairs.
         own: As for `true_sums`.
 
     Returns:
@@ -245,8 +221,6 @@ def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:
     """Find the cross-client edges from a receiver to one node.
 
     Args:
-        cohort: The data of all clients.
-        receiver: The client.
         node: The node's row in the cohort.
 
     Returns:

@@ -106,7 +106,6 @@ class Found:
         explained: Of the y_v that are not recovered, the fraction of the variance around the mean of their
             system that the solution explains; None if all are recovered.
         explained_without: The same for the better guess without gradients, or 0 if the mean is better.
-        steps: The number of steps.
         vectors_first: The different y_v that are within the tolerance in the first step.
         vectors: The same in all steps together.
         changed: Changes of an y_v that is not determined, from a step to the next.
@@ -173,7 +172,6 @@ class _Progress:
     Attributes:
         vectors: The closest nodes of each y_v that is within the tolerance.
         before: The last system of each generator.
-        steps: The steps so far.
         changed: As in `Found`.
         differences: As in `Found`.
     """
@@ -208,9 +206,6 @@ def attack_steps(steps: Iterable[list[System]]) -> Found:
 
     Args:
         steps: What they receive in each step.
-
-    Returns:
-        What they find.
     """
     progress, first, vectors_first = _Progress(), None, 0
     for systems in steps:
@@ -228,14 +223,7 @@ def attack_steps(steps: Iterable[list[System]]) -> Found:
 
 
 def attack_gradients(systems: Iterable[System]) -> Found:
-    """Solve what clients receive in one step, and compare the solutions with the truth.
-
-    Args:
-        systems: What they receive.
-
-    Returns:
-        What they find.
-    """
+    """Solve what clients receive in one step, and compare the solutions with the truth."""
     total, largest, mean_error = Counter[str](), 0.0, 0.0
     for system in systems:
         found, mean = solve(system.z, system.moments)
@@ -271,10 +259,6 @@ def attack_gradients(systems: Iterable[System]) -> Found:
 
 def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[list[System]]:
     """Yield for each step what every client receives for each of its generators of features.
-
-    Args:
-        transcript: The messages of the set-up.
-        config: The settings of the run.
 
     Yields:
         The systems with at least one node.
@@ -328,7 +312,6 @@ def closest_nodes(cohort: Cohort, z: Tensor, generator: Tensor, parts: int) -> T
     """Find the node of every client that is closest to each generated neighbour.
 
     Args:
-        cohort: The data of all clients.
         z: [m, H + 1].
         generator: V of the nodes' client, [F, P * (H + 1)].
         parts: P.

@@ -34,11 +34,8 @@ def bounded(
         few: The weight of the l1 norm, which prefers few entries that differ from mean; one number, or [F]
             or [F, 1].
         mean: The value that most entries are expected to have.
-        low: The lower bound, like few.
-        high: The upper bound, like few.
         rho: The step of ADMM. After a limited number of iterations, a small one fits a x = b closely, and a
             large one gives few entries that differ from mean.
-        iterations: The number of iterations.
 
     Returns:
         x, of the shape of start.

@@ -56,7 +56,6 @@ class Seen:
     Attributes:
         forest: The S pairs.
         sent: The attackers' features as the clients received them, [S, F].
-        weights: The weights of each round.
         keys: The random key of each round's dropout; None for no dropout.
         embeddings: The embeddings that the attackers receive, [T, S, H].
     """
@@ -70,9 +69,6 @@ class Seen:
 
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and record what the attackers receive.
-
-    Args:
-        audited: The finished run.
 
     Returns:
         What the attackers receive; and what they do not have: the features of the attacked clients, [S, F],
@@ -161,7 +157,6 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
     """Solve for the features of the attacked clients.
 
     Args:
-        seen: What the attackers receive.
         config: The run's settings, which all clients know.
 
     Returns:

@@ -39,8 +39,6 @@ def membership_auc(
         member_class: Their classes, [n].
         other_loss: The losses of the others (test nodes), [m].
         other_class: Their classes, [m].
-        seed: The seed of the bootstrap.
-        draws: The number of bootstrap draws.
 
     Returns:
         The AUC and its 95 % interval; None if no class has both members and others.

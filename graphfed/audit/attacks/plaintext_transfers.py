@@ -18,12 +18,7 @@ def disagreements(ledger: Ledger, totals: Any, statement: Any) -> list[str]:
     """Compare the ledger with itself and with the result.
 
     Args:
-        ledger: The run's ledger.
         totals: The object ``bytes`` of result.json.
-        statement: The object ``privacy`` of result.json.
-
-    Returns:
-        A sentence for each disagreement.
     """
     wrong = []
     if plain(ledger.totals()) != totals:

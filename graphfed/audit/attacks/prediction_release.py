@@ -47,9 +47,6 @@ class Received:
 def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
     """Train again up to the release, and record what the receivers get.
 
-    Args:
-        audited: The finished run.
-
     Returns:
         What the receivers get; and what they do not have: the predicted classes of the n nodes that have a
         receiver, [n]; and the number of nodes of each predicted class, [C].

@@ -173,11 +173,6 @@ def can_solve(training: object) -> bool:
 def from_gradients(transcript: Transcript, hidden: int, rounds: int) -> tuple[int, int]:
     """Solve each client's gradients of several rounds for the features of its nodes.
 
-    Args:
-        transcript: The messages of these rounds.
-        hidden: The width of the map.
-        rounds: How many rounds are used.
-
     Returns:
         The number of rows that have a gradient, and the number of those whose features the server computes.
     """

@@ -26,7 +26,6 @@ class Client(Participant):
     """A client of a session. Every method is one step; ProtocolError ends the session.
 
     Args:
-        terms: The terms of the session.
         party: This client's number, 0 to n - 1.
     """
 

@@ -103,9 +103,7 @@ def name_purpose(what: str, session: bytes, one: int, other: int) -> bytes:
 
     Args:
         what: The purpose.
-        session: The session's name.
         one: A party.
-        other: The other party.
 
     Returns:
         The name, from which a key is derived.
@@ -121,10 +119,8 @@ def agree_mask_key(
 
     Args:
         local_keys: The key pair for masks of one of them.
-        session: The session's name.
         party: Its number.
         other: The number of the other one.
-        remote_keys: The other one's public keys.
 
     Returns:
         The key, which is the same for both.

@@ -27,7 +27,6 @@ class Server(Participant):
     The messages of a step are given by party; a missing party has dropped out.
 
     Args:
-        terms: The terms of the session.
         width: w, the words of a vector.
     """
 

@@ -17,9 +17,6 @@ def load_digits(structure_only: bool = False) -> Graph:
     test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998).
     scripts/make_digits.py writes the file.
 
-    Args:
-        structure_only: Leave the features out.
-
     Returns:
         The graph, with features [1797, 64] float32.
     """

@@ -414,7 +414,6 @@ def undirected(
         edges: Endpoints, [2, any].
         weights: Positive weights, [any] float64, or None.
         repeated: How the weights of one edge are combined (`REPEATED`).
-        n: The number of nodes.
 
     Returns:
         Every edge once, u < v, sorted by (u, v), [2, m] int64; and its weight, [m] float32, or None if every

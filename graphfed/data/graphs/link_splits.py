@@ -31,7 +31,6 @@ class EdgeSplit:
     whole graph, and are as many as the edges of their part.
 
     Attributes:
-        name: The name of the split.
         edges: The edges of the whole graph, [2, m].
         graph_hash: The hash of the whole graph.
         train: The training edges, bool [m].
@@ -79,13 +78,8 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     """Draw a split of the edges.
 
     Args:
-        graph: The whole graph.
         spec: "edges:A,B,C", the fractions of the edges for train, val and test, with A + B + C <= 1.
             "default" and "edges" mean "edges:0.8,0.05,0.15".
-        seed: The seed of the draw.
-
-    Returns:
-        The split.
 
     Raises:
         InputError: The spec is another one, a part has no edge, or the graph has too few negative pairs.
@@ -135,7 +129,6 @@ def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.nd
 
     Args:
         edges: The edges, [2, m], u < v, sorted by (u, v).
-        n: The number of nodes.
         rank: The ranks, [k], each below n (n - 1) / 2 - m.
 
     Returns:
@@ -153,10 +146,6 @@ def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.nd
 
 def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
     """Remove all edges except the training edges.
-
-    Args:
-        graph: The whole graph.
-        split: The split of its edges.
 
     Returns:
         The graph with the training edges and their weights. `held`, if any, lists the training edges only.
@@ -203,11 +192,7 @@ def scored_pairs(split: EdgeSplit, partition: Partition) -> ScoredPairs:
     so the order of the node numbers does not make some clients score more pairs than others.
 
     Args:
-        split: The split of the edges.
         partition: The partition of the graph among clients.
-
-    Returns:
-        The pairs with their clients.
 
     Raises:
         InputError: A node is at no client, or at several.

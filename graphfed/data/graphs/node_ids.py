@@ -17,9 +17,6 @@ from graphfed.errors import InputError, shown
 def node_ids(texts: Sequence[str]) -> np.ndarray:
     """Compute the ids of texts. Equal texts have equal ids.
 
-    Args:
-        texts: N texts.
-
     Returns:
         The ids, [n] int64, at least 0.
 

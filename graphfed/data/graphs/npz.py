@@ -35,9 +35,7 @@ class NpzSource:
     """The location of a set's file and where it comes from.
 
     Attributes:
-        name: The name of the set.
         folder: The folder of the file below a data folder.
-        file: The name of the file.
         source: Where the file comes from.
         partial: A file in the same folder that holds the features of the first nodes only; None if there is
             no such file.
@@ -93,7 +91,6 @@ def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[st
 
     Args:
         roots: Data folders, searched in this order.
-        source: The set.
 
     Returns:
         The path of the file, None if it is not found; and what is missing: the file, or the features in it.
@@ -112,9 +109,7 @@ def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Grap
     """Load the graph of a set.
 
     Args:
-        source: The set.
         roots: Data folders, searched in this order.
-        structure_only: Leave the features out.
 
     Returns:
         The graph, with csr features [N, F] float32; dense ones if they are reduced.

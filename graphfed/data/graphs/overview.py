@@ -49,7 +49,6 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     Args:
         graph: The graph; with a split of the edges, its training graph.
         split: The split of the nodes or of the edges.
-        partition: The partition of the graph.
 
     Returns:
         A dictionary that can be written as JSON.
@@ -93,9 +92,6 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
 
 def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the graph as a whole for a person.
-
-    Args:
-        overview: What `overview` returned.
 
     Returns:
         Pairs of a label and a text.
@@ -142,9 +138,6 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
 def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the clients together for a person.
 
-    Args:
-        overview: What `overview` returned.
-
     Returns:
         Pairs of a label and a text.
     """
@@ -174,10 +167,6 @@ def _percent(fraction: float | None) -> str:
 
 def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
     """Return the names that the data gives to the clients.
-
-    Args:
-        graph: The graph.
-        partition: A partition of it.
 
     Returns:
         K names, or () if the partition's clients are not those that the data states.

@@ -68,7 +68,6 @@ def folders(root: Path, folder: str) -> list[Path]:
     """List the folders below `root` in which the raw files of a data set may be.
 
     Args:
-        root: A data folder.
         folder: PyG's name of the data set, such as "Cora".
 
     Returns:
@@ -106,7 +105,6 @@ def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Grap
     Args:
         folder: "Cora", "CiteSeer" or "PubMed".
         roots: Data folders, searched in this order.
-        structure_only: Leave the features out.
 
     Returns:
         The graph; its features are csr, [N, F], not normalised.

@@ -44,14 +44,11 @@ def make_social(
 
     Args:
         num_nodes: N, at most 10^7.
-        communities: The number of communities, C.
         features: F, the number of features. communities x features is at most 10^8.
         average_degree: The graph has exactly round(num_nodes * average_degree / 2) edges, at most 10^8.
         homophily: The probability that an edge is drawn inside a community.
         dense: Use real features, the sum of a random direction of the node's community and normal noise,
             instead of binary ones. Edges and communities stay the same. num_nodes x features is at most 10^9.
-        seed: The seed of all draws.
-        structure_only: Leave the features out.
 
     Returns:
         The graph. Its features are [N, F] float32: csr with values 0 and 1, or numpy if `dense`.

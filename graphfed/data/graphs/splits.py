@@ -85,10 +85,6 @@ def _default_kind(graph: Graph) -> str:
 def missing_classes(graph: Graph, split: Split) -> tuple[str, ...]:
     """Describe the classes that have nodes in some parts of a split and not in others.
 
-    Args:
-        graph: The graph.
-        split: The split of its nodes.
-
     Returns:
         One sentence for each part that lacks a class.
     """
@@ -111,10 +107,6 @@ def drop_unused_classes(graph: Graph, split: Split) -> Graph:
 
     Such a class would get an output of the model that nothing trains, and would turn two classes into three,
     whose metrics are other ones. Its nodes are kept without a label, and the other classes are renumbered.
-
-    Args:
-        graph: The graph.
-        split: The split of its nodes.
 
     Returns:
         The graph, whose `dropped` names the classes; the same graph if every class has a node in a part.
@@ -156,7 +148,6 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
         spec: "random:A,B,C" or "random_plain:A,B,C", the probabilities of the parts. Neither is stratified by
             class, because a client does not know the other clients' nodes. "default" is
             "random:0.5,0.25,0.25".
-        seed: The seed of the hash.
 
     Returns:
         The part of each node, int8 [n]: 0 for train, 1 for val, 2 for test, 3 for none.
@@ -315,9 +306,7 @@ def fractions_in(
     """Read the fractions for train, val and test.
 
     Args:
-        spec: The whole spec, for messages.
         numbers: Its numbers, as in "0.5,0.25,0.25".
-        example: A valid spec, for messages.
 
     Returns:
         The three fractions. The first is positive, and their sum is at most 1.

@@ -27,9 +27,6 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     Nodes of unknown class (-1) are treated as one more class.
 
     Args:
-        graph: The graph.
-        clients: K.
-        seed: The seed of the draws.
         beta: The concentration. The classes are very unevenly distributed at 1, moderately at 100, and almost
             evenly at 10000.
         kind: "proportions" or "hsu".
@@ -123,9 +120,7 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     unknown class (-1) are assigned uniformly at the start.
 
     Args:
-        graph: The graph.
         clients: K, at most the number of classes.
-        seed: The seed of the draws.
         alpha: The fraction to move, from 0 (the classes are most skewed) to 1 - 1/K (evenly distributed).
         nodes: "own" or "all". With "own", a client holds the nodes that are assigned to it, and an edge
             between two clients is a cross-client edge. With "all" (for PPGNN), every client also holds all

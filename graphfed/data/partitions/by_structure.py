@@ -15,16 +15,7 @@ from graphfed.errors import InputError, how_to_install
 
 
 def random(graph: Graph, clients: int, seed: int) -> Partition:
-    """Assign nodes to clients uniformly at random, with sizes that differ by at most one.
-
-    Args:
-        graph: The graph.
-        clients: K.
-        seed: The seed of the draw.
-
-    Returns:
-        The partition.
-    """
+    """Assign nodes to clients uniformly at random, with sizes that differ by at most one."""
     order = generator(seed, "partition/random").permutation(graph.num_nodes)
     client = np.empty(graph.num_nodes, dtype=np.int64)
     client[order] = np.arange(graph.num_nodes) % clients
@@ -40,10 +31,6 @@ def column(graph: Graph, clients: int, seed: int) -> Partition:
     Args:
         graph: A graph whose data states the clients.
         clients: The number of the data's clients.
-        seed: Not used.
-
-    Returns:
-        The partition.
     """
     held = graph.held
     if held is None:
@@ -57,12 +44,7 @@ def ego(graph: Graph, clients: int, seed: int) -> Partition:
     """Assign node i to client i, so that every edge is a cross-client edge.
 
     Args:
-        graph: The graph.
         clients: N.
-        seed: Not used.
-
-    Returns:
-        The partition.
     """
     return from_assignment(graph, np.arange(graph.num_nodes), num_clients=clients)
 
@@ -73,14 +55,6 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     A community larger than N/K is first divided into pieces of at most N/K nodes. The pieces are consecutive
     in a bandwidth-reducing order, so most neighbours stay together. Hence every client holds at least one
     node and at most 2 N/K.
-
-    Args:
-        graph: The graph.
-        clients: K.
-        seed: The seed of Louvain's algorithm.
-
-    Returns:
-        The partition.
     """
     import networkx as nx
     from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -115,14 +89,6 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
 
     On small graphs METIS' k-way partitioning may leave clients empty. Its recursive bisection, which rarely
     does, is used then.
-
-    Args:
-        graph: The graph.
-        clients: K.
-        seed: METIS' seed.
-
-    Returns:
-        The partition.
 
     Raises:
         InputError: Pymetis is not installed, or METIS leaves a client empty.

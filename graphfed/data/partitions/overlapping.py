@@ -23,9 +23,6 @@ def edges_uniform(
     edges: a client does not know the edges that it does not hold.
 
     Args:
-        graph: The graph.
-        clients: K.
-        seed: The seed of the draws.
         nodes: "all": every client holds every node. "endpoints": a client holds the endpoints of its edges,
             and one client holds each node without an edge.
         labels: "all": every client that holds a node owns it, so it knows the label and is scored on the
@@ -34,9 +31,6 @@ def edges_uniform(
             and a client that has either direction holds the edge. A client so holds about 2 / K - 1 / K^2 of
             all edges, which is three quarters with two clients.
         overlap: The fraction of the edges that a second client also holds.
-
-    Returns:
-        The partition.
 
     Raises:
         InputError: An option is out of range, or `overlap` is positive and there is only one client.
@@ -107,9 +101,6 @@ def overlapping(
     Client k takes the fraction xi_k, which is normally distributed and truncated to [0.05, 1].
 
     Args:
-        graph: The graph.
-        clients: K.
-        seed: The seed of the draws.
         mean: The mean of the fractions before truncation, from 0.05 to 1.
         variance: Their variance before truncation, at least 0.
         classes: The number of classes that each client has (see `_class_subsets`); 0 for all. The fraction
@@ -124,9 +115,6 @@ def overlapping(
             are in proportion to xi, up to one node, so a client may be empty if there are few nodes per
             client. The nodes of a class are partitioned among the clients that have it, in proportion to
             their xi.
-
-    Returns:
-        The partition.
 
     Raises:
         InputError: An option is out of range or unknown, or `copies` is "one" and the clients together do not

@@ -74,7 +74,6 @@ def check_tables(tables: Tables, num_clients: int, where: str) -> None:
 
     Args:
         tables: The eleven columns of a Partition by name.
-        num_clients: K.
         where: The file or partition, which starts the error message.
 
     Raises:
@@ -101,7 +100,6 @@ def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
 
     Args:
         tables: The eleven columns of a Partition by name.
-        graph: The graph.
         where: The file or partition, which starts the error message.
 
     Raises:

@@ -293,13 +293,8 @@ def without_cross(
     An edge that a client does not hold is unknown to it.
 
     Args:
-        graph: The graph.
         held: Client, node and owner, [M] each, sorted by (client, node).
         edges: Client, u and v, [E] each, sorted by (client, u, v).
-        num_clients: K.
-
-    Returns:
-        The partition.
     """
     none = np.zeros(0, dtype=np.int64)
     return Partition(
@@ -324,7 +319,6 @@ def order_by_client(client: np.ndarray, num_clients: int) -> np.ndarray:
 
     Args:
         client: The client of each row, [n].
-        num_clients: K.
 
     Returns:
         The order of the rows, int64 [n].

@@ -56,7 +56,6 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
     """Read a table with a row for each pair of sensors.
 
     Args:
-        file: The table.
         columns: The names of the columns of the sender, the receiver and the number.
         ids: The S sensors that have readings.
         what: What the number is: "distance" or "weight".
@@ -128,7 +127,6 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
     is written by scipy.sparse.save_npz. Its order is that of the readings, or that of an array 'ids'.
 
     Args:
-        path: The file.
         ids: The S sensors that have readings. Other sensors of the matrix are left out.
 
     Returns:
@@ -275,7 +273,6 @@ def read_positions(
     """Read the positions of sensors from a table, which may have further sensors.
 
     Args:
-        file: The table.
         column: The name of the column of ids.
         coordinates: The names of the columns of latitude and longitude, or of x and y.
         geographic: Whether the coordinates are degrees.

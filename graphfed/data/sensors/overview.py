@@ -36,7 +36,6 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
       the largest component, and of sensors without a neighbour in either direction.
 
     Args:
-        sensors: The sensors.
         split: The split of the windows; None if there is no split.
 
     Returns:
@@ -102,9 +101,6 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
 
 def sensor_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe sensors for a person.
-
-    Args:
-        overview: What `sensor_overview` returned.
 
     Returns:
         Pairs of a label and a text.

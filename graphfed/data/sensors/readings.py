@@ -51,7 +51,6 @@ class Rows:
     """The rows of a file.
 
     Attributes:
-        path: The file.
         ids: The names of the S sensors.
         times: The time of each row in microseconds since 1970, int64 [R].
         sensor: For a long table, the number of each row's sensor, int64 [R]; None for a wide table.
@@ -78,7 +77,6 @@ class Grid:
     Attributes:
         readings: The readings, float32 [T, S]; NaN if missing.
         start: The ISO time of the first step.
-        step_minutes: The minutes between two steps.
     """
 
     readings: np.ndarray
@@ -93,12 +91,8 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     """Read a table with a column of times, in which every other column is a sensor.
 
     Args:
-        path: The table.
         time: The name of the column of times.
         missing: A number that means a missing reading; None if there is none.
-
-    Returns:
-        The rows.
 
     Raises:
         InputError: The table has no sensor or no row, or a value cannot be used.
@@ -119,14 +113,10 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
     """Read a table with a row for each reading. The order of sensors is that of their first rows.
 
     Args:
-        path: The table.
         time: The name of the column of times.
         sensor: The name of the column of sensors.
         value: The name of the column of readings.
         missing: A number that means a missing reading; None if there is none.
-
-    Returns:
-        The rows.
 
     Raises:
         InputError: The table has no row, or a value cannot be used.
@@ -157,11 +147,7 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
     """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor.
 
     Args:
-        path: The file.
         missing: A number that means a missing reading; None if there is none.
-
-    Returns:
-        The rows.
 
     Raises:
         InputError: The file is missing, damaged or laid out differently, or a value cannot be used.
@@ -181,11 +167,7 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
     """Read an npz file with the arrays that this module's docstring describes.
 
     Args:
-        path: The file.
         missing: A number that means a missing reading; None if there is none.
-
-    Returns:
-        The rows.
 
     Raises:
         InputError: The file is missing or damaged, or an array cannot be used.
@@ -383,12 +365,8 @@ def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
     """Align rows to equal steps of time, in the order of time. Steps without a row are missing.
 
     Args:
-        rows: The rows, in any order.
         step_minutes: The minutes between two steps; by default the most frequent difference between
             consecutive times.
-
-    Returns:
-        The grid.
 
     Raises:
         InputError: A time (of a sensor, in a long table) occurs twice, a time is between two steps, a gap is

@@ -73,7 +73,6 @@ def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
     Args:
         sensors: S, at most 5000.
         weeks: The number of weeks, each of 2016 steps. There are at most 5 * 10^7 readings.
-        seed: The seed of all draws.
 
     Returns:
         The sensors, with speeds in miles per hour.

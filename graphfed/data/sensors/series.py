@@ -32,7 +32,6 @@ class Sensors:
             longitude) in degrees if `geographic`.
         ids: The names of the sensors, S different ones.
         start: The ISO time of the first reading, without a time zone.
-        step_minutes: The minutes between two readings.
         geographic: Whether positions are in degrees.
         quantity: The measured quantity and its unit, for axes of plots.
         note: A remark for readers of results.

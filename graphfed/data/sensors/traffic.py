@@ -120,7 +120,6 @@ def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None,
 
     Args:
         roots: Data folders, searched in this order.
-        source: The data set.
 
     Returns:
         The file of readings, None if there is none; and the names of the missing files.
@@ -136,7 +135,6 @@ def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
     """Load a traffic data set.
 
     Args:
-        source: The data set.
         roots: Data folders, searched in this order.
 
     Returns:

@@ -27,13 +27,10 @@ class TimeSplit:
     Training windows are 0 .. train - 1; validation windows follow, and then test windows.
 
     Attributes:
-        name: The name of the split.
         lags: The number of steps that a forecast reads.
         horizon: The number of steps that it predicts.
         every: The stride: training uses every k-th training window (1: all).
-        train: The number of training windows.
         val: The number of validation windows.
-        test: The number of test windows.
         observed: The sensors that take part in training and validation, bool [S]. All sensors take part in
             the test.
     """
@@ -56,10 +53,6 @@ class TimeSplit:
 
 def with_training_remark(sensors: Sensors, split: TimeSplit) -> Sensors:
     """Note the sensors that have no reading to forecast in any training window.
-
-    Args:
-        sensors: The sensors.
-        split: The split of their windows.
 
     Returns:
         The sensors, with the remark in `note`; the same sensors if all have such readings.
@@ -90,14 +83,9 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
         "default", "time"   "time:0.7,0.1,0.2"
 
     Args:
-        sensors: The sensors.
         name: The kind of split and its numbers.
         lags: The number of steps that a forecast reads.
         horizon: The number of steps that it predicts.
-        every: The stride of training windows.
-
-    Returns:
-        The split.
 
     Raises:
         InputError: The name is unknown, there are too few steps, a part has no window, or the split is
@@ -130,8 +118,6 @@ def windows(readings: np.ndarray, lags: int, horizon: int) -> tuple[np.ndarray, 
 
     Args:
         readings: The readings, [T, S].
-        lags: The number of input steps.
-        horizon: The number of target steps.
 
     Returns:
         The inputs, [W, lags, S], and the targets, [W, horizon, S].

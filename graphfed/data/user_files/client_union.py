@@ -26,7 +26,6 @@ class ClientTables:
     """The content of one client's files.
 
     Attributes:
-        name: The name of the client.
         nodes: Its file of nodes, for messages.
         edges: Its file of edges, for messages.
         tables: The content of both files.
@@ -59,13 +58,6 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
 
     A client owns the nodes whose label its file states. If no file states a node's label, every client that
     lists the node owns it.
-
-    Args:
-        clients: The clients' tables.
-        description: The description of the files.
-
-    Returns:
-        The common graph.
 
     Raises:
         InputError: Two clients disagree; the message names both clients, files, rows and values.

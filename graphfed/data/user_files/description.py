@@ -28,9 +28,6 @@ _DISTANCE_WORDS = {
 def names_distance(column: str) -> bool:
     """Decide by its name whether a column has distances and not weights.
 
-    Args:
-        column: The name of the column.
-
     Returns:
         True if a word of the name means a distance.
     """
@@ -51,11 +48,7 @@ class YamlModel(BaseModel):
         """Validate content.
 
         Args:
-            content: The content, usually a mapping.
             origin: The name of the content in messages.
-
-        Returns:
-            The model.
 
         Raises:
             InputError: The content is not valid; the message states the first error.
@@ -78,9 +71,6 @@ class YamlModel(BaseModel):
         Args:
             fault: The error, as pydantic lists it.
             origin: The name of the content in messages.
-
-        Returns:
-            The message.
         """
         return explain_content(fault, cls, origin, f"{origin}: ")
 
@@ -94,8 +84,6 @@ class YamlModel(BaseModel):
         """Look up the column that a key names.
 
         Args:
-            name: The field of the key.
-            file: The file.
             origin: The name of the description in messages.
             required: Whether the file must have the column even if the key is not given.
 
@@ -126,12 +114,5 @@ class YamlModel(BaseModel):
         return None
 
     def replace(self, **changes: Any) -> Self:
-        """Copy the model with other values, which are not validated.
-
-        Args:
-            **changes: The new values by field.
-
-        Returns:
-            The copy.
-        """
+        """Copy the model with other values, which are not validated."""
         return self.model_copy(update=changes)

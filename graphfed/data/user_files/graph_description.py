@@ -165,9 +165,6 @@ class Description(YamlModel):
         Args:
             fault: The error, as pydantic lists it.
             origin: The name of the content in messages.
-
-        Returns:
-            The message.
         """
         if fault["loc"][:1] == ("clients",) and len(fault["loc"]) > 1:
             _, client, *inside = fault["loc"]
@@ -246,12 +243,6 @@ class Description(YamlModel):
     def open_nodes(self, path: Path) -> TableFile:
         """Open a file of nodes.
 
-        Args:
-            path: The file.
-
-        Returns:
-            The file.
-
         Raises:
             InputError: The file is missing or empty, or is no table.
         """
@@ -259,12 +250,6 @@ class Description(YamlModel):
 
     def open_edges(self, path: Path) -> TableFile:
         """Open a file of edges.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The file.
 
         Raises:
             InputError: As in `open_nodes`.
@@ -297,8 +282,6 @@ class Files:
 
     Attributes:
         client: The client that has these files; None if there is only one pair of files.
-        nodes: The file of nodes.
-        edges: The file of edges.
     """
 
     client: str | None
@@ -378,12 +361,6 @@ def describe(content: object, folder: Path, origin: str) -> Description:
 @contextmanager
 def at_client(name: str) -> Iterator[None]:
     """Add the name of a client to every InputError that is raised in this context.
-
-    Args:
-        name: The client.
-
-    Yields:
-        None.
 
     Raises:
         InputError: An InputError of the context, with the name of the client.

@@ -50,9 +50,6 @@ def read_graph_file(path: Path) -> Graph:
     Args:
         path: A PyG `Data` saved with torch.save (.pt), of which no code is run, or GraphML (.graphml).
 
-    Returns:
-        The graph.
-
     Raises:
         InputError: The file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
     """
@@ -186,12 +183,6 @@ def _parse_numbers(
 
 def load_description(description: Description) -> Graph:
     """Load the graph that a description describes.
-
-    Args:
-        description: What `describe` returned.
-
-    Returns:
-        The graph.
 
     Raises:
         InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that

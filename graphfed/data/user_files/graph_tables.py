@@ -49,7 +49,6 @@ class Tables:
     """The content of a file of nodes and a file of edges. Texts are pyarrow arrays.
 
     Attributes:
-        ids: The node ids, N texts.
         client: The client of each node, N texts; None without such a column.
         label: The labels, N texts, "" if unknown; None without such a column.
         x: The features, [N, F], as `feature_numbers` returns them.
@@ -78,13 +77,8 @@ def read_tables(description: Description, files: Files, among: Among | None = No
     """Read and check a pair of files.
 
     Args:
-        description: The description of the files.
-        files: The files.
         among: For a participant that reads only its own files, the clients of the run. An endpoint of an edge
             may then be at another client, by its client and id.
-
-    Returns:
-        The content of the files.
 
     Raises:
         InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
@@ -204,9 +198,6 @@ def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
     Args:
         client: N texts.
         ids: N texts.
-
-    Returns:
-        N keys.
     """
     import pyarrow.compute as pc
 
@@ -219,9 +210,7 @@ def dropped_by(
     """Describe the content of described files that is not used.
 
     Args:
-        description: The description of the files.
         listed: The endpoints of the edges as each file lists them, [2, any].
-        num_nodes: N.
         num_edges: The number of undirected edges without self loops.
 
     Returns:

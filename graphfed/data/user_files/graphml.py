@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
     """Read a GraphML file of one graph.
 
-    Args:
-        path: The file.
-
     Returns:
         The graph, in which every node and edge without a value of a key has the key's default; and a
         description of what was not read.

@@ -70,7 +70,6 @@ def require_ending(path: Path, accepted: Sequence[str], use: str) -> None:
     """Check the ending of a file.
 
     Args:
-        path: The file.
         accepted: The endings that can be read, in lower case.
         use: What the file is for: "readings", "adjacency", "table" or "graph".
 

@@ -51,9 +51,6 @@ def read_pyg(path: Path) -> Graph:
     Args:
         path: The file. It is read as tensors, and classes other than those of `Data` are refused.
 
-    Returns:
-        The graph.
-
     Raises:
         InputError: The file has something else, or the `Data` cannot be used (see `from_pyg`).
     """

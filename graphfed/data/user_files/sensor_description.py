@@ -212,9 +212,6 @@ def describe_readings(content: object, folder: Path, origin: str) -> SensorDescr
         folder: The folder to which relative paths refer.
         origin: The name of the mapping in messages.
 
-    Returns:
-        The description, as in `describe_sensors`.
-
     Raises:
         InputError: As in `describe_sensors`, or the mapping names the graph, which only the server has.
     """
@@ -231,9 +228,6 @@ def describe_graph(content: object, folder: Path, origin: str) -> SensorDescript
         content: A mapping with the keys of the graph.
         folder: The folder to which relative paths refer.
         origin: The name of the mapping in messages.
-
-    Returns:
-        The description, as in `describe_sensors`.
 
     Raises:
         InputError: As in `describe_sensors`, or the mapping names readings, which only the clients have.

@@ -22,9 +22,6 @@ from graphfed.errors import InputError
 def load_sensors(description: SensorDescription) -> Sensors:
     """Load the sensors that a description describes.
 
-    Args:
-        description: What `describe_sensors` returned.
-
     Returns:
         The sensors that have readings, in the order of the readings. Rows may be in any order and may be
         absent. `note` states what was left out of the other files.

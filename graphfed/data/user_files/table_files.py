@@ -70,9 +70,7 @@ class Numbers:
     """Columns to read as finite numbers.
 
     Attributes:
-        columns: The names of the columns.
         without: How the user can avoid a column that is not numeric, for messages.
-        dtype: The type of the numbers.
         gaps: Whether a number may be missing (an empty cell or NaN); it is NaN then.
         features: Whether they are features, of which large numbers keep 64 bits (`feature_numbers`).
     """
@@ -120,7 +118,6 @@ class TableFile:
         """Open a file without reading its rows.
 
         Args:
-            path: The file.
             names: The names of the columns, for a CSV file whose first line is a row of values.
             index: The name of the first column if the file gives it none, as pandas does for an index.
             header: Whether a CSV file names its columns in its first line. If not, they are called 1, 2, ...
@@ -194,7 +191,6 @@ class TableFile:
 
         Args:
             texts: Columns to read as canonical texts; "" if a value is missing.
-            numbers: Columns to read as numbers.
             times: Columns to read without conversion, as texts or Arrow's times.
 
         Returns:
@@ -221,9 +217,6 @@ class TableFile:
         self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "Iterator[tuple[int, dict[str, pa.Array], np.ndarray]]":
         """Read columns block by block.
-
-        Args:
-            texts, numbers, times: As in `read`.
 
         Yields:
             For each block, the number of rows before it, the columns of texts and times by name, and the
@@ -334,10 +327,7 @@ class TableFile:
         """Raise an InputError for the first row for which `wrong` is True.
 
         Args:
-            wrong: A boolean for each row.
-            column: The name of the column.
             what: What is wrong with the value, as in "is empty".
-            fix: What the user can do.
             values: The values to show in the message; None to show none.
             start: The number of rows before the first row of `wrong`.
 
@@ -357,11 +347,7 @@ class TableFile:
         """Raise an InputError for the first row whose value is not allowed.
 
         Args:
-            values: The values of the column.
-            allowed: The allowed values.
-            column: The name of the column.
             what: What is wrong with such a value.
-            fix: What the user can do.
             start: The number of rows before the first value.
 
         Raises:
@@ -377,10 +363,7 @@ class TableFile:
         """Raise an InputError for the first row whose key an earlier row has.
 
         Args:
-            keys: The key of each row.
-            column: The name of the column.
             name: A function that returns the name of a row's key for the message.
-            fix: What the user can do.
 
         Raises:
             InputError: A key is repeated.
@@ -401,10 +384,8 @@ class TableFile:
 
         Args:
             row: The row of the value, from 0.
-            column: The name of the column.
             value: The value to show in the message; None to show none.
             what: What is wrong with the value.
-            fix: What the user can do.
 
         Raises:
             InputError: Always.
@@ -631,9 +612,6 @@ def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["p
     Args:
         values: Values that cannot all be converted.
         convert: A function that converts values or raises ArrowException.
-
-    Returns:
-        The position of the value.
     """
     import pyarrow as pa
 
@@ -687,14 +665,7 @@ def _find_delimiter(lines: Sequence[str]) -> tuple[str, int]:
 
 
 def is_number(text: str) -> bool:
-    """Decide whether a text is a number, perhaps with a decimal comma.
-
-    Args:
-        text: The text.
-
-    Returns:
-        Whether it is a number.
-    """
+    """Decide whether a text is a number, perhaps with a decimal comma."""
     return _NUMBER.fullmatch(text) is not None
 
 

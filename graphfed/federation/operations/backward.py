@@ -22,9 +22,6 @@ from graphfed.nn.sparse import SparseWeights
 def open_tape(delivery: Delivery) -> Iterator[None]:
     """Implement `Federation.tape`.
 
-    Args:
-        delivery: The delivery of the run.
-
     Yields:
         Nothing. The tape is open in the block.
 
@@ -50,7 +47,6 @@ def custom_backward(
     """Implement `Federation.custom_backward`.
 
     Args:
-        delivery: The delivery of the run.
         x: A floating tensor at each participant of its place.
         z: A floating tensor at each participant of its place, computed from `x`.
         back: Computes the gradient of `x`, at its place, from the gradient of `z`.
@@ -79,7 +75,6 @@ def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
     """Implement `Federation.backward`.
 
     Args:
-        delivery: The delivery of the run.
         loss: A scalar at every participant of its place.
 
     Raises:
@@ -164,9 +159,6 @@ def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) ->
 
 def collect_gradients(weights: Located) -> Located:
     """Implement `Federation.gradients`.
-
-    Args:
-        weights: A payload of leaves (`functions.as_leaves`).
 
     Returns:
         The gradients, in the form of the weights. Zeros for leaves that were not used.

@@ -40,11 +40,9 @@ def decide(
     """Implement `Federation.control`.
 
     Args:
-        delivery: The delivery of the run.
         server: The place at which `fn` runs.
         fn: Returns the decision as plain JSON values.
         arguments: The arguments of `fn`, as in `Place.run`.
-        name: The name of the transfer.
         values: The names of the decision's values and their types.
         accept: This decision's own rule, as in `Federation.control`.
 
@@ -113,10 +111,7 @@ def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located
     """Implement `Federation.report`.
 
     Args:
-        delivery: The delivery of the run.
-        clients: The place of the content.
         x: At the clients, the content that each worker reports.
-        name: The name of the transfer.
 
     Returns:
         At the server, the contents in the order of the workers.

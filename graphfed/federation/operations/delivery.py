@@ -25,14 +25,7 @@ P = TypeVar("P", bound=Payload)
 
 
 def transfer_of(key: str) -> str:
-    """Return the name of the transfer that a message belongs to.
-
-    Args:
-        key: What the message is called.
-
-    Returns:
-        The name.
-    """
+    """Return the name of the transfer that a message belongs to."""
     return key.split("/", 2)[2]
 
 
@@ -40,8 +33,6 @@ class Delivery:
     """Delivers messages between the participants of a run, as one process sees it.
 
     Args:
-        places: The workers and the server.
-        ledger: Where transfers are recorded.
         link: How to reach the participants in other processes (None if all are in this one).
 
     Attributes:
@@ -67,12 +58,6 @@ class Delivery:
         """Make the key of the messages of the next transfer.
 
         All processes run the same program, so it is the same in all.
-
-        Args:
-            name: The name of the transfer.
-
-        Returns:
-            The key.
         """
         self._sequence += 1
         return f"{self.ledger.round}/{self._sequence}/{name}"
@@ -81,12 +66,7 @@ class Delivery:
         """Make the error for what another participant sent in a transfer.
 
         Args:
-            participant: The sender.
-            name: The name of the transfer.
             why: What is wrong, as a continuation of "it sent".
-
-        Returns:
-            The error.
         """
         return self.received.refusal(participant, name, self.ledger.round, why)
 
@@ -129,7 +109,6 @@ class Delivery:
         """Send the payloads of one transfer, and record it.
 
         Args:
-            transfer: The transfer, with its options.
             payloads: The payloads sent from this process, by (sender, receiver).
             pairs: (sender, receiver) of all messages with a participant in this process.
             rows: How many rows each payload from another process must have, if that was agreed.

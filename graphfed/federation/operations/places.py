@@ -111,9 +111,6 @@ class Places:
 
         Args:
             place: `CLIENTS` or `SERVER`.
-
-        Returns:
-            Their indices.
         """
         if place == CLIENTS:
             return self.here
@@ -121,9 +118,6 @@ class Places:
 
     def is_active(self, worker: int) -> bool:
         """Tell whether a client of a worker takes part.
-
-        Args:
-            worker: The worker.
 
         Returns:
             True if at least one does.
@@ -133,9 +127,6 @@ class Places:
     def is_remote(self, participant: int) -> bool:
         """Tell whether a participant is in another process.
 
-        Args:
-            participant: The participant.
-
         Returns:
             True if it is.
         """
@@ -144,14 +135,7 @@ class Places:
         return participant not in self.here
 
     def name_of(self, participant: int) -> str:
-        """Name a participant for a message.
-
-        Args:
-            participant: The participant.
-
-        Returns:
-            The name.
-        """
+        """Name a participant for a message."""
         if participant == SERVER_INDEX:
             return "server"
         if self._names is not None:
@@ -160,21 +144,11 @@ class Places:
         return f"client {first}" if first == last else f"clients {first}..{last} (stacked)"
 
     def clients_of(self, worker: int) -> slice:
-        """Return the clients of a worker as a slice of a vector over all clients.
-
-        Args:
-            worker: The worker.
-
-        Returns:
-            The slice.
-        """
+        """Return the clients of a worker as a slice of a vector over all clients."""
         return slice(self.workers[worker][0], self.workers[worker][-1] + 1)
 
     def present_in(self, worker: int) -> Tensor:
         """List the clients of a worker that take part.
-
-        Args:
-            worker: The worker.
 
         Returns:
             [P_h] int64, their indices in the worker's cohort.
@@ -187,7 +161,6 @@ class Places:
         """Check that every client that takes part has a value.
 
         Args:
-            value: The value.
             stage: What uses it, for the error.
 
         Raises:
@@ -207,7 +180,6 @@ class Places:
         """Check that a value can be sent from a place: it lives there and has all its parts.
 
         Args:
-            x: The value.
             place: `CLIENTS` or `SERVER`.
             transfer: The name of the transfer, for the error.
 

@@ -107,11 +107,7 @@ class ProcessView(ProgramObject):
         """Record the transfers of this block in a phase.
 
         Args:
-            name: One of `ledger.PHASES`.
             round_number: The round from here on, also after the block (None: unchanged).
-
-        Yields:
-            Nothing.
         """
         if round_number is not None:
             self.ledger.round = round_number
@@ -177,11 +173,7 @@ class ProcessView(ProgramObject):
         return Located(CLIENTS, "traffic", tuple(parts))
 
     def is_one_client_per_process(self) -> bool:
-        """Return whether every client and the server have a process of their own.
-
-        Returns:
-            Whether they do.
-        """
+        """Return whether every client and the server have a process of their own."""
         return self.link is not None and all(len(worker) == 1 for worker in self.workers)
 
     def busy_seconds(self) -> Located[Tensor]:
@@ -204,11 +196,7 @@ class ProcessView(ProgramObject):
 
         Args:
             place: `CLIENTS` or `SERVER`.
-            name: What messages call the value.
             parts: One for each participant of the place in this process: each worker, or the server.
-
-        Returns:
-            The value at the place.
 
         Raises:
             PlaceError: If the number of parts is wrong.
@@ -228,7 +216,6 @@ class ProcessView(ProgramObject):
         process `fn` does not run.
 
         Args:
-            name: The name of the transfer.
             fn: Returns, at the clients, an example of the payload. Its numbers, and its number of rows if it
                 has rows, do not matter.
             arguments: The arguments of `fn`, as in `Place.run`.
@@ -256,9 +243,6 @@ class ProcessView(ProgramObject):
         """Return the parts of a value in this process.
 
         Run folders and runtimes read them, a method's program never.
-
-        Args:
-            value: A value at either place.
 
         Returns:
             The parts, one for each participant of the place in this process.

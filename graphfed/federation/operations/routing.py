@@ -38,13 +38,8 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
     """Implement `Federation.route`.
 
     Args:
-        delivery: The delivery of the run.
         ids: At the clients, the ids of each worker's rows.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
-
-    Returns:
-        The route.
 
     Raises:
         PlaceError: If a client is absent, or the rows do not name the clients of their worker.
@@ -82,14 +77,9 @@ def expand_route(
     """Implement `Federation.expand_route`.
 
     Args:
-        delivery: The delivery of the run.
         route: The route with one row for each id.
         at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
         at_server: [U] int64, the same for every id.
-        name: What messages call the route.
-
-    Returns:
-        The expanded route.
 
     Raises:
         PlaceError: If the numbers do not fit the route, or clients and server expect different numbers of
@@ -115,10 +105,8 @@ def expand_flow(delivery: Delivery, route: Route, at_clients: Located[Tensor], n
     """Implement `Federation.expand_flow`.
 
     Args:
-        delivery: The delivery of the run.
         route: The route with one row for each id.
         at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
-        name: What messages call the flow.
 
     Returns:
         The flow of the expanded route.
@@ -142,13 +130,8 @@ def agree_on_exchange_route(
     """Implement `Federation.exchange_route`.
 
     Args:
-        delivery: The delivery of the run.
         wants: At the clients, the ids that each worker's clients want, and those that they hold.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
-
-    Returns:
-        The route.
 
     Raises:
         InputError: If an owner has no such row.
@@ -201,10 +184,7 @@ def restrict_route(
     """Implement `Federation.restrict_route`.
 
     Args:
-        delivery: The delivery of the run.
-        route: The whole route.
         wanted: [M_h] bool at the clients, which of their wanted rows.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
 
     Returns:

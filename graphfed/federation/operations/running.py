@@ -31,7 +31,6 @@ class Place(ProgramObject):
 
     Args:
         name: `CLIENTS` or `SERVER`.
-        delivery: The delivery of the run.
     """
 
     def __init__(self, name: str, delivery: Delivery) -> None:

@@ -28,9 +28,7 @@ def upload(delivery: Delivery, x: Located, route: Route, options: Options) -> Lo
     """Implement `Federation.upload`.
 
     Args:
-        delivery: The delivery of the run.
         x: [M_h, ...] at each worker, a row for every id of the route.
-        route: The route.
         options: The options of the transfer (`transfer.Options`).
 
     Returns:
@@ -47,7 +45,6 @@ def gather(delivery: Delivery, x: Located, options: Options) -> Located:
     """Implement `Federation.gather`.
 
     Args:
-        delivery: The delivery of the run.
         x: [K_h, ...] at each worker, a row for each client.
         options: The options of the transfer (`transfer.Options`).
 
@@ -66,7 +63,6 @@ def collect(delivery: Delivery, x: Located, options: Options) -> Located:
     """Implement `Federation.collect`.
 
     Args:
-        delivery: The delivery of the run.
         x: [P_h, ...] at each worker, a row for each client that takes part.
         options: The options of the transfer (`transfer.Options`).
 
@@ -83,7 +79,6 @@ def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -
     """Implement `Federation.sum`.
 
     Args:
-        delivery: The delivery of the run.
         x: With a route, [M_h, ...] rows at each worker. Without one, each worker's total over its clients
             that take part, of the same shape at every worker.
         route: The ids of the rows. None: sum over the workers.
@@ -117,9 +112,7 @@ def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> L
     """Implement `Federation.max`.
 
     Args:
-        delivery: The delivery of the run.
         x: [M_h, H] at each worker, a row for every id of the route.
-        route: The route.
         options: The options of the transfer (`transfer.Options`).
 
     Returns:
@@ -140,7 +133,6 @@ def average(
     """Implement `Federation.average`.
 
     Args:
-        delivery: The delivery of the run.
         x: Each client's value: [K_h, ...] tensors or `SparseWeights` at each worker.
         weights: [K] at the server, constants of at least 0.
         otherwise: At the server, the result if all clients that take part have weight 0. None: an error.
@@ -202,7 +194,6 @@ def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
     """Implement `Federation.broadcast`.
 
     Args:
-        delivery: The delivery of the run.
         x: Tensors of any shape at the server.
         options: The options of the transfer (`transfer.Options`).
 
@@ -229,7 +220,6 @@ def scatter(delivery: Delivery, x: Located, route: Route | None, options: Option
     """Implement `Federation.scatter`.
 
     Args:
-        delivery: The delivery of the run.
         x: At the server, [P, ...] with a row for each client that takes part, in client order. With a route,
             [M, ...]: row m goes to the client that sends row m of an upload.
         route: The route whose rows are returned; or None.
@@ -264,9 +254,7 @@ def download(delivery: Delivery, x: Located, route: Route, options: Options) -> 
     """Implement `Federation.download`.
 
     Args:
-        delivery: The delivery of the run.
         x: [U, ...] at the server, in the order of the route's table.
-        route: The route.
         options: The options of the transfer (`transfer.Options`).
 
     Returns:
@@ -293,9 +281,7 @@ def simulate_download(delivery: Delivery, x: Located, ideal: Ideal, options: Opt
     """Implement `Federation.simulate_download`.
 
     Args:
-        delivery: The delivery of the run.
         x: Tensors of any shape at the server.
-        ideal: What the ledger counts.
         options: The options of the transfer (`transfer.Options`).
 
     Returns:
@@ -324,9 +310,7 @@ def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Opti
     """Implement `Federation.exchange`.
 
     Args:
-        delivery: The delivery of the run.
         x: [N_h, ...] at each worker, the rows that it holds.
-        route: The route.
         options: The options of the transfer (`transfer.Options`).
 
     Returns:

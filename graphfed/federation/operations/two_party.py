@@ -28,10 +28,7 @@ def run_with_first_client(
     """Implement `Federation.run_protocol`.
 
     Args:
-        delivery: The delivery of the run.
-        at_server: The server's party.
         at_clients: The party of each worker. Only that of the first client is run.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
 
     Returns:
@@ -83,9 +80,7 @@ def run_between_workers(
     """Implement `Federation.run_worker_protocols`.
 
     Args:
-        delivery: The delivery of the run.
         at_clients: {the other worker: the party} at each worker.
-        name: The name of the transfer.
 
     Returns:
         {the other worker: the result of the party} at each worker.

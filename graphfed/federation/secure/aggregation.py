@@ -63,8 +63,6 @@ def messages(name: str, when: str, what: str) -> dict[str, str]:
     """Describe the transfers of a secure sum, for `Sent.messages`.
 
     Args:
-        name: The name of the sum.
-        when: The beginning of each description.
         what: What is summed, as in "its gradient".
 
     Returns:
@@ -114,8 +112,6 @@ def check_sums(fed: Federation, protection: str, clients: int) -> None:
     """Refuse sums that a protection cannot hide, before anything is sent.
 
     Args:
-        fed: The federation.
-        protection: A `SumProtection`.
         clients: How many clients take part in a round.
 
     Raises:
@@ -136,10 +132,8 @@ def check_contributors(
     The server learns how many clients contribute to each sum, and not which.
 
     Args:
-        fed: The federation.
         contributes: [K_h, len(data)] bool, at the clients: whether the client has such data.
         data: What a client contributes to each sum, as in "training nodes".
-        protection: A `SumProtection`.
         name: The name of the secure sum.
 
     Raises:
@@ -166,13 +160,9 @@ def protected_sum(
     """Add up at the server what the clients have, under the protection that a setting asks for.
 
     Args:
-        fed: The federation.
-        form: What is added up.
         values: The arguments of `form.total` and `form.parts`.
-        protection: A `SumProtection`.
         name: The name of the transfer in plaintext.
         hidden_name: The name of the secure sum (empty: `name`).
-        like: The arguments of `form.like`.
         accept, finite: The checks of what other processes send in plaintext (`transfer.Options`).
 
     Returns:
@@ -199,13 +189,10 @@ def protected_mean(
     """Average at the server what the clients have, under the protection that a setting asks for.
 
     Args:
-        fed: The federation.
         x: Each client's floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
         weight: [K_h] at the clients, the weight of each in the mean.
         weights: [K] at the server, all weights.
         otherwise: At the server, the result if all clients that take part have weight 0.
-        protection: A `SumProtection`.
-        name: The name of the transfer.
 
     Returns:
         The mean at the server, in the form of `otherwise`.
@@ -226,7 +213,6 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
     """Compute sum_k scale_k x_k over the clients that take part, at the server.
 
     Args:
-        fed: The federation.
         x: Each client's floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
         scale: [K_h] at the clients (None: 1 for each). A client with scale 0 does not count, whatever its
             numbers.
@@ -368,8 +354,6 @@ def check_counts(counts: Tensor, data: tuple[str, ...], clients: int) -> None:
 
     Args:
         counts: [len(data)] how many clients have each, as a secure sum.
-        data: The names of the kinds.
-        clients: The number of clients.
     """
     for count, noun in zip(counts.round().long().tolist(), data, strict=True):
         check_enough(count, clients, noun)

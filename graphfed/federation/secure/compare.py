@@ -63,8 +63,6 @@ def compare_pairs(
     Both learn the outcome, and nothing else of the other number.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         numbers: [n_h] int64 at the clients, from 0, of at most `bits` bits.
         which: [n_h] int64, positions of the pairs in the rows, ascending.
         bits: From 1 to 32.
@@ -127,8 +125,6 @@ def at_most_pairs(
     same probability, but not the same numbers.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         numbers: [n_h] int64 at the clients, from 0, of at most `bits` bits.
         which: [n_h] int64, positions of the pairs in the rows, ascending.
         bits: From 1 to 12.

@@ -118,8 +118,6 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
     The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``.
 
     Args:
-        fed: The federation.
-        name: The name of the transfers.
         parameters: The name of the parameter set.
 
     Returns:
@@ -192,9 +190,6 @@ def place_rows(ids: RowIds, names: Tensor) -> Packing:
     Args:
         ids: The rows, by client and with ascending ids inside a client.
         names: [M] int64, the names of their ciphertexts.
-
-    Returns:
-        The packing.
     """
     known, name_index = torch.unique(names, return_inverse=True)
     count = max(len(known), 1)
@@ -309,11 +304,9 @@ def encrypted_sum(
     ``name/wanted_ciphertext_ids``.
 
     Args:
-        fed: The federation.
         x: [M_h, F] floating at the clients.
         ids: A `RowIds` at the clients, by client and with ascending ids inside a client.
         width: F.
-        name: The name of the transfers.
         wanted: [M_h] bool at the clients, the rows whose sums are returned (None: all).
 
     Returns:

@@ -55,9 +55,7 @@ class HelperSession:
     """The session of the server and the helper.
 
     Attributes:
-        at_server: The server's party.
         at_clients: The helper's party (None at the workers of other clients).
-        name: The name of the transfers.
     """
 
     at_server: Located[Session]
@@ -91,11 +89,6 @@ MaximumRoute = Route | PreparedRoute
 def open_maximum(fed: Federation, protection: str, *, name: str) -> HelperSession | None:
     """Prepare maxima under a protection, once in a run.
 
-    Args:
-        fed: The federation.
-        protection: The value of the setting.
-        name: The name of the transfers.
-
     Returns:
         None in plaintext, else what `open_helper_session` returns.
     """
@@ -106,8 +99,6 @@ def plan_maximum(fed: Federation, route: Route, session: HelperSession | None) -
     """Prepare maxima over the rows of a route, once for each route.
 
     Args:
-        fed: The federation.
-        route: The route.
         session: What `open_maximum` returned.
 
     Returns:
@@ -122,11 +113,7 @@ def protected_max(
     """Take the maximum of the rows of the same id, at the server.
 
     Args:
-        fed: The federation.
         x: [M_h, H] at each worker, a row for every id of the route.
-        planned: What `plan_maximum` returned.
-        name: The name of the transfer.
-        grad: Whether gradients are sent back.
 
     Returns:
         [U, H] at the server, in the order of the route's table.
@@ -140,11 +127,7 @@ def open_helper_session(fed: Federation, *, name: str) -> HelperSession:
     """Set up the session of the server and the helper, once in a run.
 
     Args:
-        fed: The federation.
         name: The transfer is called ``name/session``.
-
-    Returns:
-        The session.
 
     Raises:
         InputError: If protocols are real and the extra `secure` is not installed.
@@ -160,12 +143,7 @@ def prepare_route(fed: Federation, route: Route, session: HelperSession) -> Prep
     """Send the helper which rows of a route have the same id, once for each route: 4 bytes a row.
 
     Args:
-        fed: The federation.
-        route: The route.
         session: The session. The transfer is called ``name/plan`` with its name.
-
-    Returns:
-        The prepared route.
     """
     server = fed.server.run(send_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(receive_plan, fed.num_clients)
@@ -181,11 +159,7 @@ def secure_max(
     Numbers are rounded to 16 bits after the binary point, gradients to 40.
 
     Args:
-        fed: The federation.
         x: [M_h, H] at each worker, a row for every id of the route.
-        prepared: What `prepare_route` returned.
-        name: The name of the transfers.
-        grad: Whether gradients are sent back.
 
     Returns:
         [U, H] at the server, in the order of the route's table.

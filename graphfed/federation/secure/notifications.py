@@ -32,10 +32,7 @@ def notify(
     Costs time in proportion to the notifications if all clients are on one worker.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         which: [n_h] int64 at the clients, positions in the rows of the pairs to notify, ascending.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
 
     Returns:

@@ -56,12 +56,9 @@ def run_pair_protocols(
     that the protocol declares.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         parties: A list of n_h parties (`session.Party`) at each worker. The first party of a pair is the
             client with the lower id.
         which: [n_h] int64, positions of the pairs in the rows, ascending.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
 
     Returns:
@@ -82,11 +79,8 @@ def run_selected(
     """Run a two-party protocol between the two clients of pairs that are selected already.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         selected: The rows at each worker, as `pairs.select_pairs` returns them.
         parties: A list of n_h parties at each worker, one for each selected row.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
 
     Returns:
@@ -106,8 +100,6 @@ def open_sessions(fed: Federation, pairs: Pairs, selected: Located[SelectedPairs
     Simulated, only the bytes of the set-up are recorded.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         selected: The rows at each worker.
 
     Raises:
@@ -143,9 +135,7 @@ def record_traffic(fed: Federation, traffic: Located[tuple[Ints, Ints]], name: s
     """Record the bytes that clients sent each other.
 
     Args:
-        fed: The federation.
         traffic: At the clients, the outgoing and the incoming links, with their bytes.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
     """
     if fed.here:
@@ -162,8 +152,6 @@ def make_links(
     """List the bytes of a protocol whose parties send a known number of bytes.
 
     Args:
-        known: The worker's pairs.
-        selected: The rows that take part.
         of_first: The bytes that the first party of a pair sends.
         of_second: The bytes that the second party sends.
 

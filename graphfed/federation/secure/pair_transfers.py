@@ -43,12 +43,9 @@ def swap(
     """Swap a row between the two clients of some pairs.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         x: [n_h, ...] at each worker, the rows that its clients send.
         which: [n_h] int64, positions of the pairs in the rows, ascending. A pair of two clients of one worker
             has two positions.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
         grad: Whether gradients are sent back the same way.
 
@@ -75,12 +72,9 @@ def send(
     """Send a row from one client of some pairs to the other.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         x: [n_h, ...] at each worker, a row for each pair that it sends for.
         from_rows: [n_h] int64, the positions of these pairs in the sender's rows, ascending.
         to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
         grad: Whether gradients are sent back the same way.
 
@@ -115,14 +109,11 @@ def send_bytes(
     """Send byte strings from one client of some pairs to the other. No gradient is sent back.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         flat: [B_h] uint8 at each worker, the bytes it sends, row after row.
         lengths: [n_h] int64, the number of bytes of each row sent.
         from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
         to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
         sizes: [m_h] int64, the number of bytes of each row received.
-        name: The name of the transfer.
         protection: How the ledger records the transfer.
 
     Returns:
@@ -138,13 +129,8 @@ def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Locat
     """Make the route of the rows of `send`, for a program that uses it more than once.
 
     Args:
-        fed: The federation.
-        pairs: The opened pairs.
         from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
         to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
-
-    Returns:
-        The route, for `Federation.exchange`.
     """
     plans = fed.clients.run(plan_rows, pairs.at_clients, from_rows, to_rows, str(fed.device))
     return make_route(fed, pairs, plans)

@@ -51,7 +51,6 @@ class KnownPairs:
 
     Attributes:
         num_clients: K, of the whole run.
-        worker: The index of this worker.
         client, other: [C] int64, the stable ids of the two clients of each row's pair.
         other_row: [C] int64, the row of the same pair for the other client; -1 where the other client is on
             another worker.
@@ -104,7 +103,6 @@ def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
     """Open pairs of clients. Nothing is sent.
 
     Args:
-        fed: The federation.
         rows: A `PairRows` at the clients.
         name: What the ledger calls the sessions of the pairs.
 
@@ -133,7 +131,6 @@ def know_pairs(
         ids: [K_h] int64, the ids of the worker's clients.
         starts: The id of the first client of every worker.
         num_clients: K, of the whole run.
-        name: What errors call the pairs.
     """
     index, other = (t.cpu().numpy() for t in (rows.client, rows.other))
     if index.ndim != 1 or index.shape != other.shape or not index.dtype == other.dtype == np.int64:
@@ -175,7 +172,6 @@ def select_pairs(known: KnownPairs, which: Tensor) -> SelectedPairs:
     """Select the rows at some positions.
 
     Args:
-        known: The worker's pairs.
         which: [n] int64, positions in the rows, ascending.
 
     Returns:
@@ -192,7 +188,6 @@ def select_rows(known: KnownPairs, rows: Ints) -> SelectedPairs:
     """Select rows whose positions are checked already.
 
     Args:
-        known: The worker's pairs.
         rows: [n] int64, ascending.
 
     Returns:
@@ -205,7 +200,6 @@ def check_positions(known: KnownPairs, which: Tensor) -> Ints:
     """Check positions in a worker's rows.
 
     Args:
-        known: The worker's pairs.
         which: [n] int64, the positions.
 
     Returns:
@@ -230,7 +224,6 @@ def find_partners(known: KnownPairs, rows: Ints, among: Ints) -> Ints:
     Costs time in proportion to the given rows, however many rows the worker has.
 
     Args:
-        known: The worker's pairs.
         rows: [n] int64, the rows whose pairs are looked for.
         among: [m] int64, the rows to look in, ascending.
 
@@ -266,7 +259,6 @@ def positions_by_worker(known: KnownPairs, rows: Ints) -> dict[int, Ints]:
     """Group rows by the worker of the other client of their pair.
 
     Args:
-        known: The worker's pairs.
         rows: [n] int64.
 
     Returns:
@@ -289,7 +281,6 @@ def outgoing_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
     """List what the clients of some rows send to the other clients of their pairs.
 
     Args:
-        known: The worker's pairs.
         rows: [n] int64.
         units: [n], or one number for all: the units that each row sends.
 
@@ -305,7 +296,6 @@ def incoming_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
     What clients of this worker send is in `outgoing_links` already.
 
     Args:
-        known: The worker's pairs.
         rows: [n] int64.
         units: [n], or one number for all: the units that each row receives.
 
@@ -322,7 +312,6 @@ def flow_between(fed: Federation, traffic: Sequence[tuple[Ints, Ints]]) -> Flow:
     """Make the ledger's flow of what clients send each other.
 
     Args:
-        fed: The federation.
         traffic: For every worker in this process, its outgoing links [n, 3] and its incoming links [m, 3].
 
     Returns:

@@ -22,9 +22,6 @@ def needs_parts(protection: str) -> bool:
 
     In plaintext, the parts of a worker's clients may be added up before they are sent.
 
-    Args:
-        protection: The value of the setting.
-
     Returns:
         False for plaintext only.
     """

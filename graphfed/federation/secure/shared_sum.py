@@ -39,11 +39,8 @@ def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum,
     additive shares the clients do (`shared_sum`).
 
     Args:
-        fed: The federation.
         x: If the protection needs the clients' parts (`needs_parts`), each client's floating tensors, [K_h,
             ...] at each worker; else the sum over the worker's clients, [...].
-        protection: The value of the setting.
-        name: The name of the transfers.
 
     Returns:
         The sum, [...], at the clients.
@@ -58,7 +55,6 @@ def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:
     """Compute sum_k x_k at every client, by additive secret sharing.
 
     Args:
-        fed: The federation.
         x: Each client's floating tensors, [K_h, ...] at each worker.
         name: The transfers are called ``name/shares`` and ``name/sums``.
 

@@ -130,9 +130,6 @@ def add_up(
     """Add the sums over local neighbours and of other clients, divide, and finish the layer.
 
     Args:
-        batch: All rows of a cohort.
-        weights: The weights.
-        z, source, target: The results of `transform`.
         remote: [N, heads * (H + 1)], the sums over the neighbours at other clients; 0 where there are none.
         dropout: Dropout of the attention; None: none.
         layer: l, the number of the layer.

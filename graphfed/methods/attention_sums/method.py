@@ -149,12 +149,6 @@ def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
 def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> State:
     """Agree on who sums for which nodes, and draw the first weights.
 
-    Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
-        config: The settings.
-
     Returns:
         The state before the first round.
 
@@ -190,9 +184,7 @@ def logits(
         batch: The batch of all rows, at the clients.
         sums: What the clients have agreed on.
         weights: The weights, at the clients.
-        config: The settings.
         dropout: Dropout of inputs and attention; None: none.
-        grad: Whether gradients are sent back.
 
     Returns:
         [N, C] at the clients.
@@ -214,17 +206,7 @@ def logits(
 
 
 def round(fed: Federation, state: State, config: AttentionSumsConfig, round_number: int) -> State:
-    """Take one step on the gradient of the loss over all clients.
-
-    Args:
-        fed: The federation.
-        state: The state before the round.
-        config: The settings.
-        round_number: The number of the round.
-
-    Returns:
-        The state after the round.
-    """
+    """Take one step on the gradient of the loss over all clients."""
     prepared: Prepared = state.prepared
     gradient_sum = GRADIENTS[config.aggregation]
     # The key of the first step of `local_training.descend`, so that the draws are those of central training.
@@ -247,12 +229,6 @@ def round(fed: Federation, state: State, config: AttentionSumsConfig, round_numb
 
 def predict(fed: Federation, state: State, config: AttentionSumsConfig, target: str) -> Located:
     """Compute the logits of the target's nodes, with sums of the neighbours at all clients.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        target: "val", "test" or "all".
 
     Returns:
         [n, C] at the clients.

@@ -89,9 +89,7 @@ class NeighbourSums:
         """Send the scores of the targets to the contributors.
 
         Args:
-            fed: The federation.
             scores: [N, heads] at the clients, of all rows.
-            grad: Whether gradients are sent back.
 
         Returns:
             [M, heads] at the clients.
@@ -107,9 +105,7 @@ class NeighbourSums:
         """Add up the parts of every target at the target's client.
 
         Args:
-            fed: The federation.
             parts: [M, w] at the clients, the part of each target.
-            grad: Whether gradients are sent back.
 
         Returns:
             [N, w] at the clients, a total for every row; 0 where there is no part.
@@ -144,10 +140,6 @@ def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfi
         cohort: The clients' data, with C cross-client edges.
         kept: [M, 1], whether each remote neighbour (`remote_neighbours`) is kept as a target by its client;
             None: as `min_group` says for single parts, which both clients can count.
-        config: The settings.
-
-    Returns:
-        The targets.
     """
     _, target = remote_neighbours(cohort)
     if kept is None:
@@ -310,15 +302,9 @@ def make_masks(
     """Agree on a key with every other contributor of a client's targets.
 
     Args:
-        targets: The targets.
-        keys: The cohort's key pairs.
         public: [K, 32] uint8, the public keys of all clients.
         marks: [M, K] uint8, the contributors of each target.
         ids: [K_h] int64, the ids of the cohort's clients.
-        simulated: Whether protocols are simulated.
-
-    Returns:
-        The masks.
     """
     if simulated:
         return NoMasks()
@@ -364,11 +350,6 @@ def open_totals(targets: Targets, received: Tensor, parts: Tensor) -> Tensor:
 
 def connect(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
     """Agree on the targets and their contributors, and with exchange=secure on masks.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        config: The settings.
 
     Returns:
         What the clients have agreed on.

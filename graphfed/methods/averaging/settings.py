@@ -14,7 +14,6 @@ def check_optimizer(config: groups.TrainingSettings, name: str) -> None:
     """Check that clients take steps of gradient descent.
 
     Args:
-        config: The settings.
         name: What asks for it, as in "scaffold".
 
     Raises:

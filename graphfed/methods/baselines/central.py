@@ -45,7 +45,6 @@ class Pooled:
     """The pooled graph, to predict links.
 
     Attributes:
-        batch: A batch of all rows.
         edges: [2, m] training edges, u < v, sorted.
         pairs: [2, L] rows of the pairs to score.
     """
@@ -60,7 +59,6 @@ class LinkState:
     """What set-up prepares to predict links, at the only client.
 
     Attributes:
-        pooled: The `Pooled` graph.
         data: The cohort.
     """
 
@@ -116,17 +114,7 @@ def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: GraphTrainin
 
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
-    """Set up training on the pooled graph.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
-
-    Returns:
-        The first state.
-    """
+    """Set up training on the pooled graph."""
     if task.name != LINK_PREDICTION:
         return isolated.setup(fed, data, task, config)
     pooled = fed.clients.run(pool, data, config)
@@ -136,17 +124,7 @@ def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> 
 
 
 def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
-    """Run a round at the only client.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        number: The round, counted from 1.
-
-    Returns:
-        The next state.
-    """
+    """Run a round at the only client."""
     if not isinstance(state.prepared, LinkState):
         return isolated.round(fed, state, config, number)
     weights, optimizer = fed.clients.run(
@@ -157,12 +135,6 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
 
 def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
     """Predict at the only client.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        target: "val", "test" or "all".
 
     Returns:
         At the clients: logits [n, C], or scores [n] of pairs.

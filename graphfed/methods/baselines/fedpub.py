@@ -210,11 +210,8 @@ def objective(batch: Batch, values: Tensors, received: Tensors, config: FedPubCo
     """Compute the sum over clients of what each of them minimises.
 
     Args:
-        batch: The training nodes.
         values: The weights and masks [K, ...].
         received: The server's averages [K, ...].
-        config: The settings.
-        key: The key of dropout.
 
     Returns:
         sum_i L_i(theta_i * mu_i) + lambda_1 ||mu_i||_1 + lambda_2 ||theta_i - mean theta_i||^2.
@@ -240,12 +237,9 @@ def train(
     has the average of the models that are similar to its own, under the mask of ones.
 
     Args:
-        clients: What is prepared.
         rows: [K, D], the server's averages.
         mask: The masks [K, ...]; {} for none.
         optimizer: The clients' optimiser states; {} for fresh ones.
-        config: The settings.
-        number: The round.
 
     Returns:
         The weights as rows [K, D], the masks, the optimiser states, and the weights [K, ...] under the masks.
@@ -296,11 +290,6 @@ def random_graph(task: Task, config: FedPubConfig, device: str) -> Tensors:
     """Draw the random graph on which models are compared: a stochastic block model without edges between
     communities, and features from the standard normal distribution.
 
-    Args:
-        task: The task, with F.
-        config: The settings.
-        device: The torch device.
-
     Returns:
         "x" [P, F] and "edge_index" [2, E], both directions of every edge.
     """
@@ -345,17 +334,7 @@ def accept_width(width: int, rows: Tensor, declared: Mapping[str, Any]) -> str:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedPubConfig) -> State:
-    """Draw the first weights and the random graph at the server, and send both to the clients.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
-
-    Returns:
-        The first state.
-    """
+    """Draw the first weights and the random graph at the server, and send both to the clients."""
     prepared = fed.clients.run(prepare_own, data, config)
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
@@ -381,17 +360,7 @@ def first_weights(clients: Clients, rows: Tensor) -> Tensors:
 
 
 def round(fed: Federation, state: State, config: FedPubConfig, number: int) -> State:
-    """Run a round: local training under masks, and an average of the weights for each client.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        number: The round, counted from 1.
-
-    Returns:
-        The next state.
-    """
+    """Run a round: local training under masks, and an average of the weights for each client."""
     known: Setup = state.prepared
     start, mask, optimizer = (state.values[name] for name in ("received", "mask", "optimizer"))
     rows, mask, optimizer, weights = fed.clients.run(
@@ -410,12 +379,6 @@ def round(fed: Federation, state: State, config: FedPubConfig, number: int) -> S
 
 def predict(fed: Federation, state: State, config: FedPubConfig, target: str) -> Located:
     """Predict at every client with its own subgraph, weights and mask; nothing is sent.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        target: "val", "test" or "all".
 
     Returns:
         At the clients: logits [n, C].

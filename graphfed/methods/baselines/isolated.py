@@ -52,34 +52,14 @@ def first_weights(prepared: Prepared, task: Task, config: GraphTraining, device:
 
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
-    """Set up training at every client alone.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
-
-    Returns:
-        The first state.
-    """
+    """Set up training at every client alone."""
     prepared = fed.clients.run(prepare_personal, data, config)
     weights = fed.clients.run(first_weights, prepared, task, config, str(fed.device))
     return State({"weights": weights, "optimizer": fed.clients.run(empty_state)}, prepared)
 
 
 def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
-    """Run a round at every client; nothing is sent.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        number: The round, counted from 1.
-
-    Returns:
-        The next state.
-    """
+    """Run a round at every client; nothing is sent."""
     weights, optimizer = fed.clients.run(
         train_personal, state.prepared, state.weights, state.values["optimizer"], config, number, outputs=2
     )
@@ -88,12 +68,6 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
 
 def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
     """Predict at every client with its own weights.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        target: "val", "test" or "all".
 
     Returns:
         At the clients: logits [n, C].

@@ -92,12 +92,6 @@ def releases(config: CNFGNNConfig) -> int:
     """Return the largest number of encodings that depend on one reading.
 
     A reading is in `lags` windows; each is encoded once in every round or evaluation, and once at the end.
-
-    Args:
-        config: The settings.
-
-    Returns:
-        The number of encodings.
     """
     return config.lags * (config.rounds + 1)
 
@@ -108,9 +102,6 @@ def epsilon_of(config: CNFGNNConfig) -> float:
     It holds for any two values of one reading of one sensor, given the common scale and the weights of every
     round. The scale and the weights depend on the reading too, and clients send them without noise; epsilon
     does not cover them.
-
-    Args:
-        config: The settings, with a clip.
 
     Returns:
         Epsilon at ``config.delta``.

@@ -63,12 +63,6 @@ def forecast_operations(
         encoder: The hidden width of the encoder.
         decoder: The hidden width of the decoder.
         layers: The number of layers of each.
-        lags: The steps of the encoder.
-        horizon: The steps of the decoder.
-        inputs: The numbers of an input.
-
-    Returns:
-        The number of operations.
 
     Reference:
         Table 8.

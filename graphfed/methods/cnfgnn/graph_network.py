@@ -47,11 +47,9 @@ def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: i
     """Draw the weights as torch.nn.Linear does, from U(-1/sqrt(F), 1/sqrt(F)) for F inputs.
 
     Args:
-        key: The random key.
         hidden: H.
         width: The hidden width of the MLPs.
         out: The output width of the MLPs.
-        layers: The number of layers.
 
     Returns:
         ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``, in the default
@@ -93,9 +91,7 @@ def graph_network(
     and means of Eq. (3), so that no other embedding depends on its features.
 
     Args:
-        weights: The weights of `init`.
         v: The nodes' features, [V, B, H].
-        edges: The edges.
         products: The dtype of matrix products; None for that of the weights.
         senders: [V, B] bool: in which windows a node is a sender; None for all.
         means: Whether to take means over edges and nodes in place of sums, which grow with the graph.
@@ -142,7 +138,6 @@ class _LayerWeights:
             and this layer's part for its e', [F, F].
         second: Weight and bias of MLP_edge's second layer.
         third: Weight and bias of MLP_edge's third layer.
-        node: Weights and biases of MLP_node.
         shared_vector: Weights and biases of MLP_global.
     """
 

@@ -56,9 +56,6 @@ def get_server_network(name: str) -> ServerNetwork:
     Args:
         name: One of SERVER_NETWORKS.
 
-    Returns:
-        The network.
-
     Raises:
         InputError: If there is none with this name.
     """
@@ -72,9 +69,6 @@ def get_server_network(name: str) -> ServerNetwork:
 
 def check_gat(hidden: int) -> None:
     """Check that the hidden width is a multiple of the number of heads.
-
-    Args:
-        hidden: The hidden width.
 
     Raises:
         InputError: If it is not.

@@ -44,10 +44,6 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
 
     Args:
         config: The settings; weights follow from the seed.
-        device: Where the weights go.
-
-    Returns:
-        The weights of `nn.gru`.
     """
     forecaster = Forecaster(
         encoder=config.hidden, decoder=2 * config.hidden, encoder_only=int(config.missing_mask)
@@ -57,9 +53,6 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
 
 def wire_of(config: CNFGNNConfig) -> Wrapper | None:
     """Return what encodings are wrapped in when clients send them to the server.
-
-    Args:
-        config: The settings.
 
     Returns:
         Clipping with noise, quantisation to 8 bits, both, or None.
@@ -77,10 +70,6 @@ def wire_of(config: CNFGNNConfig) -> Wrapper | None:
 def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     """Draw the initial weights of the server's graph network.
 
-    Args:
-        config: The settings.
-        device: Where the weights go.
-
     Returns:
         The weights of the network that ``config.network`` names.
     """
@@ -94,10 +83,7 @@ def embed(
     """Apply the server's graph network.
 
     Args:
-        network: Its weights.
         hidden: The encodings h_c of all clients, [N, B, H].
-        edges: The edges between the clients.
-        config: The settings.
         senders: [N, B] bool: where a client's encoding counts for others; None for everywhere.
 
     Returns:
@@ -116,7 +102,6 @@ def forecast(
     """Forecast from the last reading and [h_c ; h_G].
 
     Args:
-        weights: The clients' weights.
         batch: The windows, B of each client.
         hidden: Their encodings h_c, [P, B, H].
         embeddings: Their embeddings h_G, [P, B, H].
@@ -138,10 +123,6 @@ def forecast(
 def local_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]:
     """Draw the clients' initial weights (Alg. 1, l. 3).
 
-    Args:
-        data: The clients' series.
-        config: The settings.
-
     Returns:
         One set of weights if clients average them, else a set for each client, [P, ...].
     """
@@ -153,10 +134,6 @@ def local_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]
 
 def initial_embeddings(data: Standardised, config: CNFGNNConfig) -> Tensor:
     """Return the embeddings before the first round.
-
-    Args:
-        data: The clients' series.
-        config: The settings.
 
     Returns:
         Zeros, [P, S, H].
@@ -176,7 +153,6 @@ def train_locally(
     """Train the clients' weights on constant embeddings: ClientUpdate.
 
     Args:
-        data: The clients' series.
         weights: The shared weights, or a set for each client, [P, ...].
         embeddings: The embeddings h_G of the round before, [P, S, H]; no gradient passes through them.
         optimizer: The clients' optimiser; empty for a new one.
@@ -221,9 +197,6 @@ def encode_windows(data: Standardised, weights: Weights, target: str, part: slic
     """Encode the windows of a target: ClientEncode.
 
     Args:
-        data: The clients' series.
-        weights: The clients' weights.
-        target: "train", "val" or "test".
         part: Which of the target's windows; None for all.
 
     Returns:
@@ -243,8 +216,6 @@ def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slic
     """Encode a batch of training windows, with a gradient.
 
     Args:
-        data: The clients' series.
-        weights: The clients' weights.
         order: The order of the training windows in this pass, [S].
         part: The batch's places in this order.
 
@@ -259,11 +230,6 @@ def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slic
 
 def windows_with_readings(data: Standardised, target: str, part: slice) -> Tensor:
     """Return in which windows of a target a sensor has a reading among its inputs.
-
-    Args:
-        data: The clients' series.
-        target: "train", "val" or "test".
-        part: Which of the target's windows.
 
     Returns:
         [P, W] bool.
@@ -299,13 +265,10 @@ def loss_of_batch(
     """Compute the sum of the cohort's losses on a batch: ClientBackward before its gradient.
 
     Args:
-        data: The clients' series.
-        weights: The clients' weights.
         hidden: The encodings h_c of the batch, [P, B, H].
         embeddings: The embeddings h_G of the batch, [P, B, H].
         order: The order of the training windows in this pass, [S].
         part: The batch's places in this order.
-        config: The settings.
         step: The number of the step, for scheduled sampling.
         steps: Number of steps in a round.
 
@@ -326,12 +289,8 @@ def forecast_part(
     """Forecast some windows of a target, in the unit of the readings.
 
     Args:
-        data: The clients' series.
-        weights: The clients' weights.
         hidden: The windows' encodings, [P, B, H].
         embeddings: The windows' embeddings, [P, B, H].
-        target: "train", "val" or "test".
-        part: Which of the target's windows.
 
     Returns:
         Forecasts, [P, B, n].
@@ -348,9 +307,7 @@ def step_locally(
 
     Args:
         weights: A set of weights for each client, [P, ...].
-        gradients: Their gradients.
         optimizer: The optimiser's state; empty for a new one.
-        config: The settings.
 
     Returns:
         The new weights and the new state.
@@ -362,9 +319,7 @@ def start_of_round(data: Standardised, weights: Weights, config: CNFGNNConfig) -
     """Return a set of weights for each client, with which it starts a round.
 
     Args:
-        data: The clients' series.
         weights: The shared weights, or a set for each client, [P, ...].
-        config: The settings.
 
     Returns:
         Weights, [P, ...].
@@ -374,10 +329,6 @@ def start_of_round(data: Standardised, weights: Weights, config: CNFGNNConfig) -
 
 def kept_optimizer(optimizer: AdamState, config: CNFGNNConfig) -> AdamState:
     """Return the optimiser's state that a client starts the next round with.
-
-    Args:
-        optimizer: The state after the round.
-        config: The settings.
 
     Returns:
         The state with client_state=keep, else an empty one.
@@ -392,11 +343,7 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
     """Return the edges between the sensors that take part.
 
     Args:
-        network: The road graph.
         absent: The clients that do not take part.
-
-    Returns:
-        The edges.
     """
     if not absent:
         return network.edges
@@ -406,14 +353,7 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
 
 
 def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
-    """Return facts for the result: the numbers of weights, and the epsilon of noised encodings.
-
-    Args:
-        config: The settings.
-
-    Returns:
-        Facts by name.
-    """
+    """Return facts for the result: the numbers of weights, and the epsilon of noised encodings."""
     facts = {
         "client_weights": torch.tensor(sum(w.numel() for w in first_weights(config, "cpu").values())),
         "network_weights": torch.tensor(sum(w.numel() for w in first_network(config, "cpu").values())),
@@ -436,9 +376,6 @@ def embed_part(
     Args:
         network: The weights of the graph network.
         hidden: The encodings of all clients, [N, W, H].
-        part: Which windows.
-        edges: The edges between the clients.
-        config: The settings.
         senders: [N, W] bool: where a client's encoding counts for others; None for everywhere.
 
     Returns:
@@ -454,11 +391,8 @@ def step_server_network(
     """Take one step of the graph network.
 
     Args:
-        network: Its weights.
         gradients: The sum over clients of their losses' gradients.
         optimizer: The optimiser's state; empty for a new one.
-        edges: The edges between the clients.
-        config: The settings.
 
     Returns:
         The new weights and the new state.
@@ -488,13 +422,9 @@ def train_centrally(
     """Train both networks at the server for one pass over the training windows.
 
     Args:
-        data: The series of all clients.
         weights: The weights of encoder and decoder.
         network: The weights of the graph network.
-        optimizer: The optimiser of the weights.
         network_optimizer: The optimiser of the graph network.
-        edges: The edges between the clients.
-        config: The settings.
         round_number: The number of the round, from 1.
 
     Returns:
@@ -527,12 +457,9 @@ def forecast_centrally(
     """Forecast consecutive windows from the first time step on, in the unit of the readings.
 
     Args:
-        data: The series of all clients.
         weights: The weights of encoder and decoder.
         network: The weights of the graph network.
-        edges: The edges between the clients.
         count: The number of windows, W.
-        config: The settings.
 
     Returns:
         Forecasts, [N, W, n].

@@ -264,12 +264,8 @@ class Alignment:
         """Make the route of some of the nodes: clients send the names of these rows.
 
         Args:
-            fed: The federation.
             rows: At the clients, rows [n] of the cohort, ascending.
             name: The transfer's name in the ledger.
-
-        Returns:
-            The route of these rows.
         """
         names = fed.clients.run(names_of, self.clients, rows)
         return fed.route(names, name=name, protection=self.protection)
@@ -279,10 +275,8 @@ def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings)
     """Agree on which nodes of different clients are the same.
 
     Args:
-        fed: The federation.
         data: Each cohort's data, at the clients.
         task: The learning task; its number of features is checked.
-        config: How nodes are named.
 
     Returns:
         The clients' named data, and the route of all their nodes.
@@ -314,7 +308,6 @@ class TrainingNodes:
     Attributes:
         weight: At the clients, the weight of each row's loss, [n].
         batch: At the clients, the batch of each row, [n]; None if there is one batch.
-        batches: The number of batches.
     """
 
     weight: Located
@@ -326,8 +319,6 @@ def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) 
     """Weigh training rows so that every training node counts once, however many clients have its label.
 
     Args:
-        fed: The federation.
-        aligned: The result of `align`.
         batch_size: Training nodes in a batch; None for one batch of all.
 
     Returns:
@@ -367,9 +358,7 @@ def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> L
     in common here; `align` refuses them afterwards.
 
     Args:
-        fed: The federation.
         data: Each cohort's data, at the clients.
-        config: How nodes are named.
 
     Returns:
         The cohorts with `owned` and `owners`, at the clients: the same as after a partition of all data.

@@ -166,11 +166,7 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     """Scale the features of a cohort.
 
     Args:
-        cohort: The cohort.
         scaling: The centre and scale of every feature.
-
-    Returns:
-        The cohort with scaled features.
     """
     x, center, scale = cohort.x, scaling.center, scaling.scale
     if x is None:
@@ -358,11 +354,7 @@ def scale_features(
     """Scale the features of every client as `config.features` says.
 
     Args:
-        fed: The federation.
         data: A `Cohort` at each worker's clients; in forecasting `SensorData`, which has no features.
-        method: The method that is trained.
-        config: Its settings.
-        task: The width of the features.
 
     Returns:
         The data with scaled features, and the `Scaling` at the clients; None if features are not scaled or
@@ -526,10 +518,6 @@ def to_arrays(scaling: Scaling) -> dict[str, np.ndarray]:
 
 def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
     """Read the scaling from the arrays of a model's file.
-
-    Args:
-        arrays: The arrays, by name.
-        device: The torch device.
 
     Returns:
         The scaling; None if the model has none.

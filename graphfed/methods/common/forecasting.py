@@ -167,9 +167,7 @@ def fit_scaler(fed: Federation, series: Located, config: ForecastTraining) -> Lo
     """Compute the mean and standard deviation of all training readings.
 
     Args:
-        fed: The federation.
         series: The series, at the clients.
-        config: The settings.
 
     Returns:
         "mean" and "std", at the server.
@@ -195,7 +193,6 @@ class Standardised:
         value: [P, T] standardised readings.
         weight: [P, T] 1 if a loss counts the reading, otherwise 0.
         time_of_day: [T].
-        mean: Mean of the readings.
         std: Standard deviation of the readings.
         split: The windows.
         products: Dtype of matrix products; None: the dtype of their operands.
@@ -219,23 +216,13 @@ class Standardised:
     def starts(self, target: str) -> Tensor:
         """Return the first step of each window of a target; see `starts_of`.
 
-        Args:
-            target: "train", "val", "test" or "all".
-
         Returns:
             [W] int64.
         """
         return starts_of(self.split, target).to(self.value.device)
 
     def restored(self, forecast: Tensor) -> Tensor:
-        """Convert standardised numbers to the unit of the readings.
-
-        Args:
-            forecast: Standardised numbers.
-
-        Returns:
-            Numbers of the same shape.
-        """
+        """Convert standardised numbers to the unit of the readings."""
         return forecast * self.std + self.mean
 
 
@@ -260,14 +247,7 @@ class Batch:
     products: torch.dtype | None
 
     def of(self, some: slice) -> "Batch":
-        """Select some of the clients.
-
-        Args:
-            some: Consecutive clients.
-
-        Returns:
-            Their windows.
-        """
+        """Select some of the clients."""
         x, last, truth, weight = (part[some] for part in (self.x, self.last, self.truth, self.weight))
         return replace(self, x=x, last=last, truth=truth, weight=weight)
 
@@ -278,13 +258,8 @@ def standardise(
     """Standardise the series of the clients that take part.
 
     Args:
-        series: The series of K clients.
         present: [K] bool: the clients that take part.
         scaler: "mean" and "std".
-        config: The settings.
-
-    Returns:
-        The standardised series.
 
     Raises:
         InputError: The torch device does not support the `precision` of the settings.
@@ -312,11 +287,7 @@ def batch_of(data: Standardised, starts: Tensor) -> Batch:
     """Cut windows out of series.
 
     Args:
-        data: The series.
         starts: [W] first step of each window.
-
-    Returns:
-        The windows.
     """
     lags, horizon = data.split.lags, data.split.horizon
     value = windows(data.value, starts, 0, lags)
@@ -335,7 +306,6 @@ def with_readings(data: Standardised, starts: Tensor) -> Tensor:
     """Return in which windows a sensor has a reading among its inputs.
 
     Args:
-        data: The series.
         starts: [W] first step of each window.
 
     Returns:
@@ -348,11 +318,7 @@ def common_split(fed: Federation, network: Located) -> TimeSplit:
     """Send the division into windows to all places, which iterate over them together.
 
     Args:
-        fed: The federation.
         network: The network of sensors, at the server.
-
-    Returns:
-        The split.
     """
     sent = fed.control(split_numbers, network, name="windows", values=dict.fromkeys(SPLIT_NUMBERS, int))
     return TimeSplit(name="", observed=fed.roster, **sent)
@@ -370,11 +336,7 @@ def parts_of(count: int, size: int) -> Iterator[slice]:
     """Divide 0..count-1 into parts.
 
     Args:
-        count: Number of items.
         size: Largest size of a part.
-
-    Yields:
-        Consecutive slices.
     """
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))
@@ -382,11 +344,6 @@ def parts_of(count: int, size: int) -> Iterator[slice]:
 
 def encode(weights: Weights, batch: Batch, layers: int = 1) -> Tensor:
     """Encode windows.
-
-    Args:
-        weights: Weights of the encoder.
-        batch: The windows.
-        layers: Number of recurrent layers.
 
     Returns:
         [P, W, layers * H] states after each window's inputs.
@@ -400,11 +357,8 @@ def decode(
     """Forecast from the last step of the inputs and the decoder's first state.
 
     Args:
-        weights: Weights of the decoder.
-        batch: The windows.
         state: [P, W, .] first state.
         teach: [n - 1] bool: later inputs that are true readings; None: none.
-        layers: Number of recurrent layers.
 
     Returns:
         [P, W, n] forecasts on the common scale.
@@ -418,7 +372,6 @@ def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
 
     Args:
         forecast: [P, W, n] forecasts.
-        batch: The windows.
 
     Returns:
         [P].
@@ -431,8 +384,6 @@ def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> T
     """Draw which later inputs of the decoder are true readings in a training step.
 
     Args:
-        config: The settings.
-        purpose: The name of the draws.
         step: The step, from 0 at the start of the run.
         steps: Number of steps in a round.
 
@@ -455,7 +406,6 @@ def expanded(weights: Weights, count: int) -> dict[str, Tensor]:
     """Copy shared weights for each client.
 
     Args:
-        weights: The weights.
         count: Number of clients, P.
 
     Returns:
@@ -471,11 +421,7 @@ def descend(
     ...].
 
     Args:
-        weights: The weights.
-        gradients: Their gradients.
         optimizer: The optimiser's state; {} for a fresh one.
-        config: The optimiser.
-        lr: The learning rate.
 
     Returns:
         Weights and the optimiser's state.
@@ -491,7 +437,6 @@ def client_gradients(
 
     Args:
         weights: [P, ...] weights of the clients.
-        batch: The windows.
         outputs: (weights of some clients, slice of these clients) -> forecasts [p, W, n] on the common scale.
 
     Returns:
@@ -507,9 +452,6 @@ def client_gradients(
 
 def gradients_of(leaves: Weights) -> dict[str, Tensor]:
     """Return the gradients that leaves have collected.
-
-    Args:
-        leaves: The leaves.
 
     Returns:
         Their gradients; zeros for a leaf without one.
@@ -559,12 +501,7 @@ def pool(
     For training windows these are the inputs and the readings to forecast, for other windows the inputs.
 
     Args:
-        fed: The federation.
-        data: The data of the run.
         scaler: "mean" and "std", at the server.
-        split: The windows.
-        target: "train", "val", "test" or "all".
-        config: The settings.
 
     Returns:
         At the server: the `Standardised` series.
@@ -623,11 +560,8 @@ def average(
     """Average the weights of all clients that take part.
 
     Args:
-        fed: The federation.
-        data: The data of the run.
         own: At the clients: their weights.
         before: At the server: the mean of the round before.
-        config: The settings.
 
     Returns:
         The mean at the server, and the mean at the clients, to which the server sends it.
@@ -648,14 +582,7 @@ def average(
 
 
 def absent(fed: Federation) -> tuple[int, ...]:
-    """Return the clients that do not take part.
-
-    Args:
-        fed: The federation.
-
-    Returns:
-        Their ids.
-    """
+    """Return the clients that do not take part."""
     return tuple((~fed.roster).nonzero()[0].tolist())
 
 

@@ -19,8 +19,6 @@ def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
     Args:
         key: The key of the draws; the key and the number of a draw decide it.
         edges: [2, m] with u < v, sorted by (u, v), each once.
-        n: Number of nodes.
-        count: Number of pairs.
 
     Returns:
         [2, count] int64 with u < v; [2, 0] if every pair is an edge.

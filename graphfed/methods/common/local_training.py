@@ -61,10 +61,6 @@ class Prepared:
 def as_configured(cohort: Cohort, config: object) -> Cohort:
     """Return a client's data as a run uses it.
 
-    Args:
-        cohort: The cohort.
-        config: The settings.
-
     Returns:
         The cohort. With features=scaled its features keep their dtype until they are scaled; otherwise they
         have torch's default dtype, and with features=unit length 1.
@@ -146,9 +142,7 @@ def prepare_shared(cohort: Cohort, view: View, config: GraphNetwork) -> Prepared
     """Prepare the batches of a cohort for weights of which there is one copy, not one for each client.
 
     Args:
-        cohort: The cohort.
         view: Its view of the graph, with the cohort's rows.
-        config: The graph neural network.
 
     Returns:
         The batches; a training node's weight in the loss is that of its class.
@@ -210,9 +204,7 @@ def personal_weights(shared: Weights, batch: Batch, network: Backbone) -> Weight
     """Copy shared weights for every client.
 
     Args:
-        shared: The weights.
         batch: The batch, which names the pairs of clients and features.
-        network: The graph neural network.
 
     Returns:
         [K, ...] tensors; `SparseWeights` for the first layer of sparse features.
@@ -304,12 +296,9 @@ def train_pulled(
     """Continue training every client's own weights, on its loss plus a pull.
 
     Args:
-        prepared: The batches.
         weights: [K, ...] weights of the clients.
         optimizer: The clients' optimiser states; {} for fresh ones.
         pull: The term that is added to the loss.
-        config: The settings.
-        number: The round.
 
     Returns:
         Weights and optimiser states.
@@ -325,11 +314,8 @@ def train_personal(
     """Continue training every client's own weights. Nothing is sent; a round is a point of evaluation.
 
     Args:
-        prepared: The batches.
         weights: [K, ...] weights of the clients.
         optimizer: The clients' optimiser states; {} for fresh ones.
-        config: The settings.
-        number: The round.
 
     Returns:
         Weights and optimiser states.
@@ -338,15 +324,7 @@ def train_personal(
 
 
 def fresh_state(weights: Weights, config: GradientSteps) -> AdamState:
-    """Return fresh optimiser states.
-
-    Args:
-        weights: The weights.
-        config: The optimiser.
-
-    Returns:
-        The states.
-    """
+    """Return fresh optimiser states."""
     return init_state(config.optimizer, values_of(weights))
 
 
@@ -367,11 +345,8 @@ def descend(
     """Take `local_steps` full-batch steps.
 
     Args:
-        batch: The batch.
         weights: [K, ...] weights of the clients.
         optimizer: The optimiser states; {} for fresh ones.
-        config: The settings.
-        number: The round.
         loss_of: (outputs [N_L, width], step) -> the loss, added up over clients.
         pull: A term that is added to every client's loss.
 
@@ -391,12 +366,6 @@ def stepped(
     weights: Weights, gradients: Weights, optimizer: AdamState, config: GradientSteps
 ) -> tuple[Weights, AdamState]:
     """Take one step of every client's optimiser, on weights and gradients that are stored alike.
-
-    Args:
-        weights: The weights.
-        gradients: The gradients.
-        optimizer: The optimiser states.
-        config: The optimiser.
 
     Returns:
         Weights and optimiser states.
@@ -432,9 +401,6 @@ def _gradients(
 def values_of(weights: Weights) -> dict[str, Tensor]:
     """Return the numbers of stored weights, on which elementwise functions work.
 
-    Args:
-        weights: The weights.
-
     Returns:
         A tensor for each of them.
     """
@@ -445,9 +411,7 @@ def each_value(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> W
     """Apply a function to the numbers of several weights that are stored alike.
 
     Args:
-        fn: The elementwise function.
         first: The weights that are its first argument.
-        others: Those of its other arguments.
 
     Returns:
         The results, stored as the arguments are.
@@ -462,9 +426,6 @@ def with_values(weights: Weights, values: dict[str, Tensor]) -> Weights:
     Args:
         weights: The weights whose form is used.
         values: A tensor for each of them (`values_of`).
-
-    Returns:
-        The weights.
     """
     return {
         k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()
@@ -539,10 +500,7 @@ def predict_personal(prepared: Prepared, weights: Weights, config: GraphNetwork,
     """Compute the logits of a target, each with its own client's weights.
 
     Args:
-        prepared: The batches.
         weights: [K, ...] weights.
-        config: The network.
-        target: "val", "test" or "all".
 
     Returns:
         [n, C].

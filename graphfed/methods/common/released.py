@@ -81,10 +81,6 @@ class FeatureBoundSettings:
 def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
     """Check the bounds of features in a process that has the whole graph, before anything is released.
 
-    Args:
-        graph: The graph.
-        config: The bounds.
-
     Raises:
         InputError: A feature is outside its bounds.
     """
@@ -98,14 +94,7 @@ def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
 
 
 def noise_of(config: NoiseSettings) -> Noise:
-    """Return the source of noise.
-
-    Args:
-        config: The settings.
-
-    Returns:
-        The source.
-    """
+    """Return the source of noise."""
     return Noise(config.noise_seed)
 
 
@@ -126,10 +115,7 @@ def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, conf
     """Noise the labels of some nodes by randomised response.
 
     Args:
-        cohort: The cohort, of N rows.
         targets: The splits whose labels are released.
-        epsilon: Privacy budget of a label.
-        config: The noise.
 
     Returns:
         [N] int16; -1 for all other nodes.
@@ -165,7 +151,6 @@ def by_node(rows: Any, table: RouteTable) -> Any:
 
     Args:
         rows: [U, ...] rows in the order in which they arrive on a route that has each id once.
-        table: The route's table.
 
     Returns:
         The rows in the order of the ids.
@@ -178,9 +163,6 @@ def check_training(training: Tensor) -> Tensor:
 
     Args:
         training: [U] bool.
-
-    Returns:
-        `training`.
 
     Raises:
         InputError: There is none.
@@ -200,10 +182,6 @@ def take_steps(
     """Take the training steps of a round at the server.
 
     Args:
-        weights: The weights.
-        optimizer: The optimiser's state.
-        config: The settings.
-        round_number: The round, for dropout.
         loss_of: (weights, dropout) -> the loss.
 
     Returns:
@@ -233,7 +211,6 @@ class Prepared:
 
     Attributes:
         data: The cohorts, at the clients.
-        route: The route of their nodes.
         server: At the server: what it computes once from the released data.
     """
 
@@ -244,14 +221,6 @@ class Prepared:
 
 def node_route(fed: Federation, data: Located, task: Task) -> Route:
     """Make the route of all nodes.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The width of the features.
-
-    Returns:
-        The route.
 
     Raises:
         InputError: Several clients have the same node, or the width of the features is not the agreed one.
@@ -270,11 +239,7 @@ def return_logits(fed: Federation, prepared: Prepared, logits: Located, target: 
     """Send the server's logits to the clients of the nodes.
 
     Args:
-        fed: The federation.
-        prepared: What set-up has prepared.
         logits: At the server: [U, C] logits of all nodes.
-        target: "val", "test" or "all".
-        name: Name of the transfer.
 
     Returns:
         At the clients: the logits of the target's rows.
@@ -290,14 +255,7 @@ def round_at_server(
     """Run a round at the server; nothing is sent.
 
     Args:
-        fed: The federation.
-        state: The state.
         train: (prepared, weights, optimizer, config, round_number) -> weights and optimiser.
-        config: The settings.
-        round_number: The round.
-
-    Returns:
-        The next state.
     """
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(

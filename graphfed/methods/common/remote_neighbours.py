@@ -33,9 +33,6 @@ def remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
 def remote_ids(cohort: Cohort) -> ExchangeIds:
     """List the remote neighbours of a cohort's clients.
 
-    Args:
-        cohort: The clients' data.
-
     Returns:
         The ids of the M remote neighbours with their owners, and of the N rows.
     """

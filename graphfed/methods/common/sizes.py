@@ -22,9 +22,6 @@ class GraphExtent:
     """The counts of a partitioned graph.
 
     Attributes:
-        clients: K.
-        features: F.
-        classes: C.
         pairs: Pairs of a client and a feature, of sparse features those that a node of the client has set.
     """
 
@@ -44,9 +41,6 @@ class SeriesExtent:
 def num_moments(config: object) -> int:
     """Return how many numbers the optimiser keeps for each weight.
 
-    Args:
-        config: The settings of training.
-
     Returns:
         2 for Adam, 0 for gradient descent.
     """
@@ -59,14 +53,8 @@ def network_numbers(
     """Count the weights of one graph neural network at each of some clients.
 
     Args:
-        config: The settings of training.
-        features: The width of the input.
         outputs: The width of the last layer.
-        clients: The number of the networks.
         pairs: The pairs of a client and a feature that the first layers store a row for; None for all.
-
-    Returns:
-        The numbers.
     """
     widths = [features, *[config.hidden] * (config.layers - 1), outputs]
     numbers = 0
@@ -81,9 +69,6 @@ def network_numbers(
 def recurrent_numbers(config: RecurrentSettings) -> int:
     """Count the weights of a recurrent encoder and decoder with three gates each.
 
-    Args:
-        config: The settings of the network.
-
     Returns:
         The numbers. Layers after the first have the state of the one before as their input; the input of the
         first is small.
@@ -95,8 +80,6 @@ def weight_bytes(config: object, features: int, outputs: int) -> int:
     """Compute the bytes of the weights of one network while it is trained: a lower bound, without allocating.
 
     Args:
-        config: The settings of training.
-        features: The width of the input.
         outputs: The width of the last layer.
 
     Returns:
@@ -127,7 +110,6 @@ def hidden_bytes(config: object, rows: int) -> int:
     """Compute the bytes of one layer's hidden values of some rows: a lower bound of what a run takes.
 
     Args:
-        config: The settings of training.
         rows: Rows that are computed at once: nodes, or the windows of sensors.
 
     Returns:

@@ -115,7 +115,6 @@ def sum_gradients(fed: Federation, gradient: Located, config: SplitSettings, *, 
     """Sum the clients' gradients, so that every client has the sum.
 
     Args:
-        fed: The federation.
         gradient: At the clients, the gradients of the weights of `copy_weights`.
         config: Its aggregation says how the sum is protected.
         name: What the ledger's names of the transfers begin with.
@@ -135,7 +134,6 @@ def initial_optimizer(weights: dict[str, Any], config: GradientSteps) -> AdamSta
 
     Args:
         weights: The weights that it will step.
-        config: Its `optimizer` says which.
 
     Returns:
         The state; for sparse weights, of their values.
@@ -151,7 +149,6 @@ def step(
     Args:
         weights: The weights, each [...].
         gradients: Their gradients, of the same shapes.
-        optimizer: The optimiser's state.
         config: The optimiser, its learning rate and weight decay.
 
     Returns:
@@ -178,10 +175,7 @@ def initial_predictor(key: int, task: Task, hidden: int, config: SplitSettings) 
     """Draw the predictor that is at the clients.
 
     Args:
-        key: The random key.
-        task: The learning task, C classes.
         hidden: The width H of the rows that it reads.
-        config: Says where the predictor is.
 
     Returns:
         predictor.weight [H, C] and predictor.bias [C]; empty if predictor=server, where the server's last
@@ -236,7 +230,6 @@ def loss_rows(clients: NamedCohort, weight: Tensor, computed: Tensor, chosen: Te
     """Select the training rows of a pass.
 
     Args:
-        clients: The cohort.
         weight: The weight of each of its training rows, [n_train].
         computed: The cohort's rows that the pass computes, [n], ascending.
         chosen: Which training rows count in the pass, [n_train] bool; None for all.
@@ -262,7 +255,6 @@ def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
     Args:
         h: The rows that the pass computes, [n, H].
         weights: The local weights, or each client's copy of them.
-        loss: The training rows.
 
     Returns:
         A number, [].

@@ -70,9 +70,6 @@ def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
         count: The number of training nodes, [].
         weights: The weights, in whose dtypes the result is.
 
-    Returns:
-        The mean gradient.
-
     Raises:
         InputError: There is no training node.
     """
@@ -109,7 +106,6 @@ def secure_mean(
     """Compute the mean gradient from a sum that secure aggregation hides.
 
     Args:
-        fed: The federation.
         parts: At the clients: the gradients of each client, [K_h, ...] tensors or `SparseWeights`, and its
             number of training nodes [K_h]; both are multiplied by `scale`.
         scale: [K_h] at the clients (None: 1 for each).
@@ -142,7 +138,6 @@ def count_once(fed: Federation, counts: Located, name: str) -> Located:
     """Add up the numbers of training nodes at the server, which reads each worker's.
 
     Args:
-        fed: The federation.
         counts: [K_h] at the clients.
         name: What the name of the transfer begins with.
 
@@ -156,7 +151,6 @@ def count_in_sums(fed: Federation, counts: Located, name: str) -> None:
     """Return None: the secure sum of every round contains the count.
 
     Args:
-        fed: The federation.
         counts: [K_h] at the clients.
         name: What the name of a transfer would begin with.
     """

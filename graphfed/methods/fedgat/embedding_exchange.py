@@ -84,14 +84,8 @@ def find_border(
     requested.
 
     Args:
-        fed: The federation.
-        nodes: The route of all nodes.
         neighbourhood: The neighbourhoods, at the clients.
         prepared: The data prepared for training, at the clients.
-        config: The settings.
-
-    Returns:
-        The border.
     """
     down = fed.route(fed.clients.run(far_ids, neighbourhood), name="fedgat/far_ids")
     asked = fed.server.run(asked_for, fed.table(nodes), fed.table(down))
@@ -115,13 +109,8 @@ def exchange(
 
     Args:
         border: The nodes whose embeddings are exchanged.
-        fed: The federation.
         prepared: The data prepared for training, at the clients.
         received: The weights, at the clients.
-        config: The settings.
-
-    Returns:
-        `prepared` with the embeddings.
 
     Reference:
         FedGAT, Eq. (20).

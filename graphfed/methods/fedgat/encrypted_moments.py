@@ -136,7 +136,6 @@ def laid_out(
         ids: The nodes of the message [n].
         size: B of each node [n].
         keys: K1 of all nodes [S, 1].
-        parts: The number of parts.
         key: The key of the random draws.
         rows: The decrypted rows of each part [sum 6 B, F].
 
@@ -259,7 +258,6 @@ def message_weights(neighbourhoods: Neighbourhoods, rows: Tensor, columns: Tenso
     Weights that are too small for a ciphertext are set to the smallest possible absolute value, 2^-30.
 
     Args:
-        neighbourhoods: The neighbours of all nodes.
         rows: The n nodes, as rows of `neighbourhoods`.
         columns: The column of each neighbour, [sum B of all neighbourhoods].
         key: The key of the random draws.
@@ -296,13 +294,11 @@ def log_encrypted_cost(
     """Log the cost of the message before anything is encrypted.
 
     Args:
-        fed: The federation.
         neighbourhoods: The neighbours of all nodes, at the server.
         wanted: The route of the requested nodes.
         sizes: B of the requested nodes [U], at the server.
         width: F, the features of a node.
         degree: p.
-        name: The name of the transfer.
 
     Returns:
         The number of parts in which the message is sent.
@@ -338,9 +334,7 @@ def encrypted_rows(
     The transfers are those of `share_key`, `fedgat/encrypted/features` and `fedgat/encrypted/products`.
 
     Args:
-        fed: The federation.
         data: The clients' graphs, with features [N, F].
-        nodes: The route of all nodes.
         neighbourhoods: The neighbours of all nodes, at the server.
         wanted: The route of the requested nodes.
         ids: The ids of the requested nodes, at the clients.
@@ -348,7 +342,6 @@ def encrypted_rows(
         sizes: B of the requested nodes, at the server.
         width: F.
         key: The key of the random draws.
-        parts: The number of parts.
 
     Returns:
         The decrypted rows [sum 6 B, F] of each part, at the clients.

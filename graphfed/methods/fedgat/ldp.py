@@ -82,11 +82,8 @@ def pooled_of(
     """Build the graph with smoothed features at the server.
 
     Args:
-        fed: The federation.
         data: The clients' graphs with the selected edges.
-        nodes: The route of all nodes.
         released: The noised features, at the server.
-        config: The settings.
 
     Returns:
         `Pooled`, at the server.
@@ -96,12 +93,6 @@ def pooled_of(
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -> State:
     """Release the noised features, and run everything else that happens before the first round.
-
-    Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
-        config: The settings.
 
     Returns:
         The state before the first round.
@@ -121,14 +112,7 @@ def restore(
     """Rebuild the state of a run that continues. Features are not sent again: the released ones are used.
 
     Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
-        config: The settings.
         values: The saved values of the state.
-
-    Returns:
-        The state.
     """
     data = fed.clients.run(fedgat.kept_edges, data, config)
     nodes = node_route(fed, data, task)
@@ -137,17 +121,7 @@ def restore(
 
 
 def round(fed: Federation, state: State, config: FedGATLdpConfig, round_number: int) -> State:
-    """Run one round of FedGAT.
-
-    Args:
-        fed: The federation.
-        state: The state before the round.
-        config: The settings.
-        round_number: The number of the round.
-
-    Returns:
-        The state after the round.
-    """
+    """Run one round of FedGAT."""
     after = fedgat.round(fed, state, config, round_number)
     return State({**after.values, "released": state.values["released"]}, after.prepared)
 

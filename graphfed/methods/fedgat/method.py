@@ -89,10 +89,6 @@ Rows = Tensor | SparseMatrix
 def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     """Remove the only remote neighbour of each node that has exactly one, if drop_single is set.
 
-    Args:
-        cohort: The clients' graphs.
-        config: The settings.
-
     Returns:
         The graphs without these edges, at the node that loses its neighbour.
     """
@@ -116,10 +112,6 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 
     The neighbours are drawn by the ids of the two nodes, so that the selection does not depend on the
     partition.
-
-    Args:
-        cohort: The clients' graphs.
-        config: The settings.
 
     Returns:
         The graphs with the selected edges.
@@ -154,12 +146,6 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
     """Run everything that happens before the first round.
-
-    Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
-        config: The settings.
 
     Returns:
         The state before the first round.
@@ -249,15 +235,6 @@ def watched(fed: Federation, state: State, seen: Located | None) -> State:
 
 def round(fed: Federation, state: State, config: AnyFedGATConfig, round_number: int) -> State:
     """Run one round of the rule, and log if scores have left the range that the polynomial approximates.
-
-    Args:
-        fed: The federation.
-        state: The state before the round.
-        config: The settings.
-        round_number: The number of the round.
-
-    Returns:
-        The state after the round.
 
     Reference:
         FedGAT, Alg. 2.

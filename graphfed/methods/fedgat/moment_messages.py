@@ -81,9 +81,6 @@ def numbers(form: str, size: Tensor, width: int, degree: int) -> int:
         width: F, the features of a node.
         degree: p.
 
-    Returns:
-        The number of floats.
-
     Reference:
         FedGAT, Theorem 1.
     """

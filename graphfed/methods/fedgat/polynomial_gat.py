@@ -53,9 +53,6 @@ class Score:
 def score_function(score: Score) -> Callable[[np.ndarray], np.ndarray]:
     """Return the score function e.
 
-    Args:
-        score: Which function.
-
     Returns:
         e, elementwise on arrays.
 
@@ -99,9 +96,6 @@ def polynomial_gat(score: Score, tied: bool) -> Backbone:
         score: The score function and its polynomial.
         tied: Whether the score vectors follow from the attention vectors, b = W a, as in GAT; else they are
             weights of their own.
-
-    Returns:
-        The network.
 
     Reference:
         FedGAT, Alg. 2, l. 4 and 5.

@@ -55,13 +55,6 @@ def log_message_size(
 ) -> None:
     """Log the size of the messages before they are computed.
 
-    Args:
-        fed: The federation.
-        pooled: The graph at the server.
-        asked: The requested nodes.
-        task: The task.
-        config: The settings.
-
     Raises:
         InputError: The process with the server has too little memory.
     """
@@ -89,9 +82,6 @@ def upload(fed: Federation, data: Located, task: Task, *, features: bool = True)
     """Send the graph to the server.
 
     Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
         features: Whether to send features; if not, the server has features [U, 0].
 
     Returns:
@@ -113,9 +103,6 @@ def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Loca
     """Send the edges to the server.
 
     Args:
-        fed: The federation.
-        data: The clients' graphs.
-        nodes: The route of all nodes.
         x: Features in the order of the node ids, at the server.
 
     Returns:
@@ -131,8 +118,6 @@ def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
     """Extend the clients' neighbourhoods by one hop.
 
     Args:
-        fed: The federation.
-        pooled: The graph at the server.
         neighbourhood: The neighbourhoods, at the clients.
 
     Returns:
@@ -191,12 +176,7 @@ def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
     """Request messages: each client sends the ids of its neighbourhood, and the server returns the sizes.
 
     Args:
-        fed: The federation.
-        pooled: The graph at the server.
         neighbourhood: The neighbourhoods, at the clients.
-
-    Returns:
-        The requested nodes.
     """
     route = fed.route(fed.clients.run(neighbourhood_ids, neighbourhood), name="fedgat/neighbourhood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
@@ -213,10 +193,6 @@ def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
 def want(fed: Federation, asked: Asked) -> Wanted:
     """Build the routes of the message. Nothing is sent; they take memory and time for each entry of the
     message.
-
-    Args:
-        fed: The federation.
-        asked: The requested nodes.
 
     Returns:
         The requested nodes with the routes.
@@ -282,12 +258,7 @@ def receive(
     """Receive the message at the clients that request it.
 
     Args:
-        fed: The federation.
-        data: The clients' graphs.
-        pooled: The graph at the server.
         wanted: The requested nodes with the routes of the message.
-        task: The task.
-        config: The settings.
 
     Returns:
         The data prepared for training, at the clients.
@@ -329,14 +300,6 @@ def receive_directly(
     """Receive the neighbours' features in place of the message (evaluation=direct); the ledger counts the
     message.
 
-    Args:
-        fed: The federation.
-        data: The clients' graphs.
-        pooled: The graph at the server.
-        asked: The requested nodes.
-        task: The task.
-        config: The settings.
-
     Returns:
         The data prepared for training, at the clients.
     """
@@ -376,13 +339,7 @@ def receive_encrypted(
     """Receive the message from a server that cannot read the features.
 
     Args:
-        fed: The federation.
-        data: The clients' graphs.
-        nodes: The route of all nodes.
         pooled: The graph at the server, without features.
-        asked: The requested nodes.
-        task: The task.
-        config: The settings.
 
     Returns:
         The data prepared for training, at the clients.
@@ -423,9 +380,6 @@ EXCHANGES = {"plaintext": READABLE, "encrypted": Exchange(False, receive_encrypt
 
 def features_of(cohort: Cohort) -> Rows:
     """Return the features of a client's nodes.
-
-    Args:
-        cohort: The clients' graphs.
 
     Returns:
         [N, F].
@@ -470,16 +424,11 @@ def moments_view(
     """Build the clients' view of the graph, with the message in place of features.
 
     Args:
-        cohort: The clients' graphs.
-        neighbourhood: The neighbourhoods.
         size: B of the nodes with a message.
         sums: K1 and K2.
         scores: M1 and M2.
         decoders: R_0 to R_p, or None with form=matrix.
         heads: The attention heads of the first layer.
-
-    Returns:
-        The view.
     """
     return View(
         x=sums.new_empty(len(neighbourhood.ids), 0),
@@ -510,11 +459,6 @@ class Direct:
 
 def direct_view(cohort: Cohort, neighbourhood: Neighbourhood, graph: VisibleGraph) -> Direct:
     """Build the view of a simulated client, with the features of all neighbours.
-
-    Args:
-        cohort: The clients' graphs.
-        neighbourhood: The neighbourhoods.
-        graph: What the server shows.
 
     Returns:
         The view, and the rows of the own nodes.
@@ -553,17 +497,7 @@ def direct_view(cohort: Cohort, neighbourhood: Neighbourhood, graph: VisibleGrap
 def prepare_moments(
     cohort: Cohort, neighbourhood: Neighbourhood, view: View, config: AnyFedGATConfig
 ) -> Prepared:
-    """Prepare a view with moments for training.
-
-    Args:
-        cohort: The clients' graphs.
-        neighbourhood: The neighbourhoods.
-        view: The view.
-        config: The settings.
-
-    Returns:
-        The prepared data.
-    """
+    """Prepare a view with moments for training."""
     return prepare(cohort, view, neighbourhood.own, config, personal=False)
 
 
@@ -571,11 +505,6 @@ def prepare_direct(cohort: Cohort, direct: Direct, config: AnyFedGATConfig) -> P
     """Prepare a view with features for training.
 
     Args:
-        cohort: The clients' graphs.
         direct: The view and the rows of the own nodes.
-        config: The settings.
-
-    Returns:
-        The prepared data.
     """
     return prepare(cohort, direct.view, direct.own, config, personal=False)

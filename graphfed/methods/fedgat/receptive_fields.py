@@ -15,9 +15,6 @@ from graphfed.methods.fedgcn.method import find_closure
 def edge_ends(cohort: Cohort) -> tuple[RowIds, Tensor]:
     """List the edges of a client's nodes.
 
-    Args:
-        cohort: The clients' graphs.
-
     Returns:
         The node of every edge, by client (E rows, sorted by node), and the ids of the neighbours, int64 [E,
         1].
@@ -60,11 +57,7 @@ def first_neighbourhood(cohort: Cohort, layers: int) -> Neighbourhood:
     """Build the neighbourhood of one hop, or of no hop for a network with one layer.
 
     Args:
-        cohort: The clients' graphs.
         layers: L, the layers of the network.
-
-    Returns:
-        The neighbourhood.
     """
     if layers == 1:
         rows = torch.arange(cohort.num_rows, device=cohort.id.device)
@@ -80,22 +73,12 @@ def first_neighbourhood(cohort: Cohort, layers: int) -> Neighbourhood:
 
 
 def without_messages_of_others(neighbourhood: Neighbourhood) -> Neighbourhood:
-    """Mark the remote neighbours as nodes without a message (later=exchange).
-
-    Args:
-        neighbourhood: The neighbourhood of one hop.
-
-    Returns:
-        The neighbourhood with `far` set.
-    """
+    """Mark the remote neighbours as nodes without a message (later=exchange)."""
     return replace(neighbourhood, far=~neighbourhood.known)
 
 
 def neighbourhood_ids(neighbourhood: Neighbourhood) -> RowIds:
     """List the nodes whose messages the client needs.
-
-    Args:
-        neighbourhood: The neighbourhood.
 
     Returns:
         Their ids by client, n rows.
@@ -104,22 +87,12 @@ def neighbourhood_ids(neighbourhood: Neighbourhood) -> RowIds:
 
 
 def far_ids(neighbourhood: Neighbourhood) -> RowIds:
-    """List the nodes whose messages the client does not receive.
-
-    Args:
-        neighbourhood: A neighbourhood with `far` set.
-
-    Returns:
-        Their ids by client.
-    """
+    """List the nodes whose messages the client does not receive."""
     return RowIds(neighbourhood.ids[neighbourhood.far], neighbourhood.client[neighbourhood.far])
 
 
 def border_ids(neighbourhood: Neighbourhood) -> RowIds:
     """List the nodes whose neighbours the client does not know.
-
-    Args:
-        neighbourhood: The neighbourhood.
 
     Returns:
         Their ids by client, M' rows.
@@ -131,12 +104,8 @@ def wider_neighbourhood(neighbourhood: Neighbourhood, counts: Tensor, neighbours
     """Extend a neighbourhood by one hop.
 
     Args:
-        neighbourhood: The neighbourhood.
         counts: The number of neighbours of each node of the border, int64 [M', 1].
         neighbours: The ids of these neighbours, int64 [E', 1].
-
-    Returns:
-        The wider neighbourhood.
     """
     border = (~neighbourhood.known).nonzero()[:, 0]
     counts, neighbours = counts[:, 0], neighbours[:, 0]

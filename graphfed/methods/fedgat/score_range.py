@@ -38,12 +38,6 @@ def first_facts(device: str) -> Tensors:
 def score_facts(pooled: Pooled, weights: Tensors, before: Tensors, score: Score) -> Tensors:
     """Update the facts with the scores of the current weights.
 
-    Args:
-        pooled: The graph at the server.
-        weights: The weights of the network.
-        before: The facts so far.
-        score: The score and its polynomial.
-
     Returns:
         largest_score: the largest |x_ij| so far, or a bound of it if the features are encrypted;
             polynomial_error: the largest `error_between` so far.
@@ -73,10 +67,6 @@ def error_between(low: float, high: float, score: Score) -> float:
 
 def score_range(pooled: Pooled, weights: Tensors) -> tuple[float, float]:
     """Find the smallest and the largest score x_ij of all heads.
-
-    Args:
-        pooled: The graph at the server.
-        weights: The weights of the network.
 
     Returns:
         The smallest and the largest score. If the server has no features, these are bounds for features of
@@ -110,11 +100,6 @@ def accept_message(message: dict[str, Any]) -> str:
 
 def message_of(before: Tensors, after: Tensors, score: Score) -> dict[str, int]:
     """Compare the facts before and after a round.
-
-    Args:
-        before: The facts before the round.
-        after: The facts after the round.
-        score: The score and its polynomial.
 
     Returns:
         What the round has changed: outside, a whole number that is at least every |score|, if a score left

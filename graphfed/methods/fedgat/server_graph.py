@@ -31,9 +31,6 @@ SCORE = 64
 def featureless(nodes: RouteTable) -> Tensor:
     """Build feature rows without numbers, for a server that reads no features.
 
-    Args:
-        nodes: The table of all nodes.
-
     Returns:
         [U, 0].
     """
@@ -45,12 +42,8 @@ def pool(x: Rows, nodes: RouteTable, neighbours: Tensor, edges: RouteTable) -> P
 
     Args:
         x: Features in the order of the node ids [U, F].
-        nodes: The table of all nodes.
         neighbours: The neighbour's id of each edge [E, 1].
         edges: The table of the edges' nodes.
-
-    Returns:
-        The graph.
 
     Raises:
         InputError: A neighbour is not a node of any client.
@@ -72,10 +65,6 @@ def pool(x: Rows, nodes: RouteTable, neighbours: Tensor, edges: RouteTable) -> P
 def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
     """Look up the neighbourhood sizes of the nodes of a route.
 
-    Args:
-        pooled: The graph at the server.
-        table: The route's table.
-
     Returns:
         B of each node [U'].
     """
@@ -85,10 +74,6 @@ def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
 def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
     """Look up the number of neighbours of the nodes of a route.
 
-    Args:
-        pooled: The graph at the server.
-        table: The route's table.
-
     Returns:
         B - 1 of each node [U'].
     """
@@ -97,10 +82,6 @@ def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
 
 def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
     """List the neighbours of the nodes of a route, without the nodes themselves.
-
-    Args:
-        pooled: The graph at the server.
-        table: The route's table.
 
     Returns:
         Their ids [n, 1].
@@ -115,10 +96,6 @@ def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
 
 def messages_of(pooled: Pooled, config: AnyFedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
     """Compute the message of every node.
-
-    Args:
-        pooled: The graph at the server.
-        config: The settings.
 
     Returns:
         sums, scores and decoders of `nn.moments.Moments`; no decoders with form=matrix.
@@ -138,10 +115,7 @@ def message_bytes(
     """Count the bytes of the messages. The result is the same wherever the clients run.
 
     Args:
-        pooled: The graph at the server.
         table: The table of the requested nodes.
-        task: The task.
-        config: The settings.
         together: Whether the clients run in the server's process.
 
     Returns:
@@ -240,14 +214,7 @@ def memory_of(once: int, sent: int, together: bool) -> int:
 
 
 def neighbourhoods_of(pooled: Pooled) -> Neighbourhoods:
-    """Return the neighbours of every node.
-
-    Args:
-        pooled: The graph at the server.
-
-    Returns:
-        The neighbourhoods.
-    """
+    """Return the neighbours of every node."""
     return pooled.neighbourhoods
 
 
@@ -268,23 +235,13 @@ class VisibleGraph(TypedDict):
 
 
 def visible_graph(pooled: Pooled) -> VisibleGraph:
-    """Show the graph at the server.
-
-    Args:
-        pooled: The graph at the server.
-
-    Returns:
-        Its features and neighbourhoods.
-    """
+    """Show the graph at the server."""
     nodes = pooled.neighbourhoods
     return {"x": pooled.x, "ids": nodes.ids, "size": nodes.size, "member": nodes.member}
 
 
 def no_numbers(pooled: Pooled) -> Tensor:
     """Build a payload without numbers.
-
-    Args:
-        pooled: The graph at the server.
 
     Returns:
         [0].

@@ -124,9 +124,6 @@ class Closure:
 def find_closure(cohort: Cohort) -> Closure:
     """Find the one-hop closure of every client of a cohort.
 
-    Args:
-        cohort: The clients' data.
-
     Returns:
         The closures, sorted by client and id.
     """
@@ -179,10 +176,6 @@ def border_of(cohort: Cohort, closure: Closure) -> Tensor:
     These are the neighbours at other clients, and the client's nodes that have such a neighbour. Outside the
     border a client's partial sum is the total sum.
 
-    Args:
-        cohort: The clients' data.
-        closure: Their closures.
-
     Returns:
         Rows of the closure, [S] int64, ascending.
     """
@@ -195,7 +188,6 @@ def border_ids(closure: Closure, border: Tensor) -> RowIds:
     """Return the ids and clients of the border's rows.
 
     Args:
-        closure: The closures.
         border: The result of `border_of`, [S].
 
     Returns:
@@ -215,8 +207,6 @@ def partial_sums(cohort: Cohort, closure: Closure, rows: Tensor) -> Rows:
     A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1; Eq. (3).
 
     Args:
-        cohort: The clients' data.
-        closure: Their closures.
         rows: Rows of the closure, [S] int64.
 
     Returns:
@@ -291,10 +281,6 @@ def received_local(cohort: Cohort, sums: Rows) -> Received:
 
 def make_view(cohort: Cohort, received: Received) -> tuple[View, Tensor]:
     """Make the clients' view of the graph: (A X) W of dense features, A (X W) of sparse ones.
-
-    Args:
-        cohort: The clients' data.
-        received: The result of the exchange.
 
     Returns:
         The view, and its row of each of the cohort's rows, [N] int64.
@@ -407,9 +393,6 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
     """Exchange the sums of features, and prepare the averaging of weights.
 
     Args:
-        fed: The federation.
-        data: The clients' data.
-        task: The learning task.
         config: The settings; hops=0 exchanges nothing.
 
     Returns:
@@ -446,12 +429,9 @@ def plaintext_exchange(
     """Add the borders' rows over clients, in plaintext at the server.
 
     Args:
-        fed: The federation.
         sums: The partial sums, [S, F] at the clients.
-        ids: The `RowIds` of the rows.
         degrees: The partial degrees, [S, 1]; None with 1 hop.
         local: Which of the rows are nodes of their client, [S] bool, whose sums it receives; None: all.
-        task: The learning task.
 
     Returns:
         At the clients, the sums [S, F] and, unless None was given, the degrees [S, 1]; with `local` a row for

@@ -122,7 +122,6 @@ def first_balance(counts: Tensor, repeats: int = 1, limits_requests: bool = Fals
     Args:
         counts: The number of training nodes of each client, [K].
         repeats: How often each measured round is repeated.
-        limits_requests: Whether requests are decided too.
 
     Returns:
         fractions [R, K] and seconds [R, K] of the measured rounds, how many there are (measured), and the
@@ -148,7 +147,6 @@ def balanced_decision(balance: dict[str, Tensor], counts: Tensor, layers: int) -
     decided.
 
     Args:
-        balance: What the server knows (`first_balance`).
         counts: n, the number of training nodes of each client, [K].
         layers: L, the layers of the network.
 
@@ -268,9 +266,6 @@ def fit_time_model(
         requests: q of these rounds, [R, K]; None: 1.
         prior: The weight of equal o and a, and of an overlap near `PRIOR_OVERLAP`. With fewer than four
             rounds several models fit, and of these the prior selects one.
-
-    Returns:
-        The model.
     """
     rounds, clients = seconds.shape
     drawn = drawn_fraction(fractions, counts)[:, None].expand(rounds, clients)

@@ -138,15 +138,10 @@ def make_client_graph(
     """Build the graphs of a cohort's clients.
 
     Args:
-        cohort: The clients' data.
         has_remote: Whether any layer sums over remote neighbours.
-        has_remote_first: Whether the first layer does.
         first_degrees: The edges that count in the degrees of the first layer: "all", or "internal". If the
             first layer sums over remote neighbours, all edges count.
         needs_importance: Whether FastGCN samples.
-
-    Returns:
-        The graphs.
 
     Reference:
         FedGraph, Eq. (1).
@@ -263,9 +258,7 @@ def sample_batch(graph: ClientGraph, sizes: Tensor, key: int) -> Tensor:
     """Draw training nodes of each client without replacement.
 
     Args:
-        graph: The clients' graphs.
         sizes: kappa of each client, [K] int64.
-        key: The key of the draws.
 
     Returns:
         V^(L): the rows of the drawn nodes, ascending.
@@ -312,14 +305,12 @@ def sample_neighbours(
     """Sample the neighbours over which a layer sums.
 
     Args:
-        graph: The clients' graphs.
         rows: V^(l+1): the rows that leave the layer, [n].
         amount: What the decision says for this layer, for each client, [K]: the probability of a neighbour,
             the number of neighbours, or the number of draws, depending on the sampler. None: all neighbours.
         sampler: "independent" (the ratio of Eq. (7)), "independent_ht" (1 / p), "fan_out" or "importance".
         layer: The number of the layer, from 0.
         has_remote: Whether the layer sums over remote neighbours.
-        key: The key of the draws.
         requests: The probability with which each client requests a remote neighbour from each other client,
             [K_h, K], for the independent samplers. None: 1.
 
@@ -431,15 +422,10 @@ def build_layer(
     clients request.
 
     Args:
-        graph: The clients' graphs.
         out: The rows that leave the layer, [n].
-        sampled: Their sampled neighbours.
         is_requested: Whether each remote neighbour is sampled, bool [M].
         requested: The rows that other clients request, [A]; None if the layer has no remote neighbours.
         is_first: Whether it is the first layer.
-
-    Returns:
-        The layer.
 
     Reference:
         FedGraph, Alg. 2, line 7.
@@ -466,9 +452,6 @@ def build_layer(
 
 def entering_rows(layer: Layer) -> Tensor:
     """Return the rows that enter a layer, which leave the layer below.
-
-    Args:
-        layer: The layer.
 
     Returns:
         The rows, [n_in].

@@ -165,8 +165,5 @@ class FedGraphConfig(
 
         Args:
             layer: The number of the layer, from 0.
-
-        Returns:
-            Whether they are sent.
         """
         return self.sent_embeddings == "all" or (self.sent_embeddings == "hidden" and layer > 0)

@@ -26,8 +26,6 @@ def transform(
     """Multiply the embeddings that enter a layer by its weights.
 
     Args:
-        graph: The clients' graphs.
-        layer: The layer.
         weights: The weights: of each client, or the same for all.
         h: The embeddings, [n_in, H]; None in the first layer, which takes the features.
         number: The number of the layer, from 0.
@@ -66,8 +64,6 @@ def rows_to_send(graph: ClientGraph, layer: Layer, hw: Tensor) -> Tensor:
     """Compute the rows that other clients have requested, scaled by the owner's degrees.
 
     Args:
-        graph: The clients' graphs.
-        layer: A layer with remote neighbours.
         hw: h W of the rows that enter, [n_in, H'].
 
     Returns:
@@ -89,8 +85,6 @@ def aggregate(
     """Sum over the sampled neighbours of each row that leaves a layer.
 
     Args:
-        graph: The clients' graphs.
-        layer: The layer.
         hw: h W of the rows that enter, [n_in, H'].
         received: The rows of remote neighbours, [m, H']; None if the layer has none.
         weights: The weights: of each client, or the same for all.

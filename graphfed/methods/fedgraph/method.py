@@ -231,12 +231,6 @@ class Clients:
 def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> State:
     """Draw the first weights, read the policy, and let the clients agree on their remote neighbours.
 
-    Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
-        config: The settings.
-
     Returns:
         The state before the first round.
 
@@ -274,10 +268,6 @@ def begin(
     numbers of training nodes.
 
     Args:
-        fed: The federation.
-        data: The clients' graphs.
-        task: The task.
-        config: The settings.
         weights: The first weights, at the server.
         policy: The tensors of a learned policy, at the server; empty for none.
 
@@ -307,14 +297,8 @@ def first_state(
     """Return the state before the first round, after the clients have agreed. Nothing is sent.
 
     Args:
-        fed: The federation.
-        clients: What set-up has prepared.
-        config: The settings.
         weights: The first weights, at the server.
         policy: The tensors of a learned policy, at the server; empty for none.
-
-    Returns:
-        The state.
     """
     values = {
         "weights": weights,
@@ -405,15 +389,6 @@ def forward(
 def round(fed: Federation, state: State, config: FedGraphConfig, round_number: int) -> State:
     """Run one round with the decision of the policy.
 
-    Args:
-        fed: The federation.
-        state: The state before the round.
-        config: The settings.
-        round_number: The number of the round.
-
-    Returns:
-        The state after the round.
-
     Reference:
         FedGraph, Algs. 1 and 3.
     """
@@ -440,14 +415,7 @@ def round_with(
     """Run one round with a given decision.
 
     Args:
-        fed: The federation.
-        state: The state before the round.
-        config: The settings.
-        round_number: The number of the round.
         decision: The decision, [K, 1 + L] float64, at the server.
-
-    Returns:
-        The state after the round.
 
     Reference:
         FedGraph, Algs. 1 and 3.
@@ -527,9 +495,6 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
     """Predict with the global weights and all neighbours.
 
     Args:
-        fed: The federation.
-        state: The state of the method.
-        config: The settings.
         target: The part of the split: "train", "val", "test" or "all".
 
     Returns:

@@ -42,9 +42,6 @@ def sample_independently(
         counts: The number of entries of each row, [n].
         ratio: Whether the factor is the ratio of Eq. (7), and not 1 / p.
 
-    Returns:
-        The sampled entries.
-
     Reference:
         FedGraph, Alg. 2, line 4, and Eq. (7).
     """
@@ -72,9 +69,6 @@ def sample_fan_out(draw: Tensor, most: Tensor, row: Tensor, is_self: Tensor, cou
         row: The row of each entry, ascending, [E].
         is_self: Whether an entry is a self entry, one in each row, bool [E].
         counts: The number of entries of each row, [n].
-
-    Returns:
-        The sampled entries.
     """
     others = counts - 1
     is_sampled = torch.ones_like(is_self)
@@ -102,9 +96,6 @@ def sample_by_importance(times: Tensor, probability: Tensor, draws: Tensor) -> S
         times: How often the column of each entry was drawn, [E].
         probability: The probability of that column in a single draw, [E].
         draws: The number of draws of the entry's client, [E].
-
-    Returns:
-        The sampled entries.
     """
     entries = (times > 0).nonzero()[:, 0]
     return Sampled(

@@ -135,7 +135,6 @@ class PolicyFile:
 
     Attributes:
         kind: "ddpg".
-        clients: K, the number of clients.
         layers: L, the layers of the network.
         weights: n_W, the number of weights of the model.
         learned: How it was learned, for a reader (data, partition, episodes, reward). With the key
@@ -157,11 +156,6 @@ class PolicyFile:
 def write_policy(path: Path, policy: dict[str, Tensor], description: PolicyFile) -> None:
     """Write a policy file, whole or not at all.
 
-    Args:
-        path: The file.
-        policy: The tensors of the policy.
-        description: What it was learned for.
-
     Raises:
         OSError: The disk refuses the file.
     """
@@ -171,9 +165,6 @@ def write_policy(path: Path, policy: dict[str, Tensor], description: PolicyFile)
 
 def read_policy(path: str | Path) -> tuple[dict[str, Tensor], PolicyFile]:
     """Read a policy file.
-
-    Args:
-        path: The file.
 
     Returns:
         The tensors of the policy, on the CPU, and its description.
@@ -231,8 +222,6 @@ def check_fits(policy: PolicyFile, path: str, clients: int, layers: int, weights
     and it has outputs for each client and layer.
 
     Args:
-        policy: The description of the policy.
-        path: Its file, for the message.
         clients: K, the number of clients of the run.
         layers: L, the layers of the run's network.
         weights: n_W, the number of weights of the run's model.

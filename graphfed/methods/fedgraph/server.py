@@ -22,11 +22,6 @@ from graphfed.nn.backbones import Weights
 def load_policy(config: FedGraphConfig, clients: int, weights: Weights) -> dict[str, Tensor]:
     """Read the policy file, and check that its policy fits the run.
 
-    Args:
-        config: The settings.
-        clients: K, the number of clients.
-        weights: The first weights.
-
     Returns:
         The tensors of the policy and ``saw_test``, on the device of the weights; empty if the policy is not
         learned.
@@ -45,9 +40,6 @@ def load_policy(config: FedGraphConfig, clients: int, weights: Weights) -> dict[
 
 def saw_test(policy: dict[str, Tensor]) -> dict[str, Any]:
     """Return whether the reward of a learned policy used the test nodes.
-
-    Args:
-        policy: The tensors of `load_policy`.
 
     Returns:
         ``policy_saw_test``.
@@ -80,7 +72,6 @@ def first_view(weights: Weights, clients: int) -> Tensor:
 
     Args:
         weights: W, the first weights.
-        clients: K, the number of clients.
 
     Returns:
         The view, [1 + K, n_W].
@@ -111,7 +102,6 @@ def decide(
         policy: The tensors of a learned policy; not used by fixed ones.
         observed: The state s', [1 + K, c]; None if the policy does not observe the weights.
         counts: The number of training nodes of each client, [K].
-        config: The settings.
 
     Returns:
         The decision, P_i of every client, [K, 1 + L] float64.
@@ -143,9 +133,6 @@ def average_rows(rows: Tensor, decision: Tensor, before: Weights) -> Weights:
         decision: The decision, [K, 1 + L].
         before: The weights before the round, with the names and shapes of the result.
 
-    Returns:
-        The mean weights.
-
     Reference:
         FedGraph, Eq. (8).
     """
@@ -175,7 +162,6 @@ def first_facts(policy: dict[str, Tensor], device: str, has_measured: bool) -> d
 
     Args:
         policy: The tensors of a learned policy; empty for none.
-        device: The device.
         has_measured: Whether clients measure their seconds.
 
     Returns:
@@ -191,11 +177,6 @@ def add_seconds(facts: dict[str, Tensor], seconds: Tensor, name: str) -> dict[st
     """Add the duration of a round, which lasts as long as the slowest client.
 
     Args:
-        facts: The facts before the round.
         seconds: The seconds of each client, [K].
-        name: The fact.
-
-    Returns:
-        The facts after the round.
     """
     return {**facts, name: facts[name] + seconds.max()}

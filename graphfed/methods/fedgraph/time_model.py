@@ -19,8 +19,6 @@ def count_operations(graph: ClientGraph, layer: Layer, number: int, width_in: in
     A product with its sum counts as two operations.
 
     Args:
-        graph: The clients' graphs.
-        layer: The layer.
         number: The number of the layer, from 0.
         width_in: H, the width of the embeddings that enter.
         width_out: H', the width of the embeddings that leave.
@@ -58,9 +56,6 @@ def _used_rows(graph: ClientGraph, layer: Layer) -> Tensor:
 def zero_operations(graph: ClientGraph) -> Tensor:
     """Return the counts of operations at the start of a round.
 
-    Args:
-        graph: The clients' graphs.
-
     Returns:
         Zeros, [K] float64.
     """
@@ -74,10 +69,8 @@ def add_operations(
 
     Args:
         done: The operations so far of each client, [K] float64.
-        graph: The clients' graphs.
         number: The number of the layer, from 0.
         widths: The widths of the embeddings that enter each layer and that leave the last one.
-        layer: The layer.
 
     Returns:
         The sums, [K] float64.
@@ -96,12 +89,10 @@ def modelled_seconds(
     """Compute the modelled duration of a round at each client.
 
     Args:
-        graph: The clients' graphs.
         operations: The operations of the round's layers, [K].
         before: Bytes that each client had sent and received before the round, [K].
         after: The same after the round, [K].
         parameters: n_W, the number of weights.
-        config: The settings.
 
     Returns:
         Seconds, [K] float64: operations over the client's speed, plus bytes over its bandwidth.

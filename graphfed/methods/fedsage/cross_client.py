@@ -93,9 +93,6 @@ def known(rows: Tensor, client: Tensor) -> Embeddings:
     Args:
         rows: [M, H + 1], the rows of `sent_rows`.
         client: [M] int64, the id of each row's client.
-
-    Returns:
-        The embeddings.
     """
     z = torch.cat([rows[:, :-1], rows.new_ones(len(rows), 1)], 1).double()
     return Embeddings(z, rows[:, -1].round().long(), client)
@@ -118,11 +115,8 @@ def cross_gradients(
     """Compute the gradients that every client returns for the generators of all clients.
 
     Args:
-        cohort: The cohort.
         ids: [K_h] int64, the ids of its clients.
-        received: The embeddings of all clients.
         generators: [K, F, P * (H + 1)], V of all clients.
-        config: The settings.
 
     Returns:
         [K_h, K, F, P * (H + 1)]; 0 for a client's own generator.
@@ -215,13 +209,9 @@ def step_across(
     """Take a step of the generators of features, on the own hidden nodes and the other clients' gradients.
 
     Args:
-        impaired: The impaired graphs.
-        generator: The generators.
-        received: The embeddings of all clients.
         ids: [K_h] int64, the ids of the cohort's clients.
         gradient: [K_h, F, P * (H + 1)], the sum of the other clients' gradients.
         optimizer: The state of the optimiser; {} before the first step.
-        config: The settings.
 
     Returns:
         The generators and the state.
@@ -297,12 +287,8 @@ def train_across(
     Encoders and predictors of numbers stay as they are.
 
     Args:
-        fed: The federation.
-        data: The clients' data.
         impaired: The impaired graphs, at the clients.
         generator: The generators, at the clients.
-        task: The task.
-        config: The settings.
 
     Returns:
         The trained generators, at the clients.

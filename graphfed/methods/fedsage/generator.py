@@ -103,15 +103,7 @@ class Impaired:
 
 
 def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
-    """Hide some nodes of every client, and prepare the training of generators on the others.
-
-    Args:
-        cohort: The cohort.
-        config: The settings.
-
-    Returns:
-        The impaired graphs.
-    """
+    """Hide some nodes of every client, and prepare the training of generators on the others."""
     cohort = in_float64(cohort)
     hidden = uniform(fold(config.seed, "hidden"), cohort.id)[:, 0] < config.hidden_fraction
     source, target = cohort.edge_index
@@ -168,13 +160,8 @@ def encoder_batch(cohort: Cohort, view: View, targets: Tensor, config: GraphNetw
     """Prepare a forward pass of the clients' encoders.
 
     Args:
-        cohort: The cohort.
         view: The view, with the cohort's rows.
         targets: [n] int64, ascending rows.
-        config: The network.
-
-    Returns:
-        The batch.
     """
     # Encoders store the first-layer weights of all features that occur in a client's whole subgraph, so that
     # the batches of the impaired and of the whole subgraph have weights of the same form.
@@ -190,16 +177,7 @@ def encoder_batch(cohort: Cohort, view: View, targets: Tensor, config: GraphNetw
 
 
 def first_generator(impaired: Impaired, task: Task, config: FedSagePlusConfig) -> Generator:
-    """Draw the first weights of the generators, the same at every client.
-
-    Args:
-        impaired: The impaired graphs.
-        task: The width of the features.
-        config: The settings.
-
-    Returns:
-        The generators.
-    """
+    """Draw the first weights of the generators, the same at every client."""
     key, width, device = fold(config.seed, "generator"), config.hidden, impaired.ids.device
     widths = [task.num_features, *[width] * config.layers]
     shared: Weights = dict(config.network.init(fold(key, "encoder"), widths, config.attention_heads))
@@ -214,11 +192,6 @@ def first_generator(impaired: Impaired, task: Task, config: FedSagePlusConfig) -
 def embeddings(generator: Generator, batch: Batch, config: GraphNetwork) -> Tensor:
     """Compute the embeddings of a batch's targets.
 
-    Args:
-        generator: The generators.
-        batch: The batch.
-        config: The network.
-
     Returns:
         z_v, [n, H].
     """
@@ -230,7 +203,6 @@ def missing_scores(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
     """Compute the scores whose positive part is the predicted number of each node's missing neighbours.
 
     Args:
-        generator: The generators.
         z: [n, H], the embeddings.
         client: [n] int64, the index in the cohort of each node's client.
 
@@ -262,7 +234,6 @@ def with_noise(z: Tensor, key: int, ids: Tensor) -> Tensor:
 
     Args:
         z: [n, H].
-        key: The key of the noise.
         ids: [n] int64, the ids of the rows.
 
     Returns:
@@ -304,10 +275,6 @@ def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Ten
     Args:
         features: V of every client, [K, F, P * (H + 1)].
         noisy: [m, H + 1], the embeddings of the nodes, with noise and the column of ones.
-        candidates: The candidates.
-
-    Returns:
-        The loss.
     """
     clients, _, columns = features.shape
     width = noisy.shape[1]
@@ -341,16 +308,7 @@ def counted(counts: Tensor, parts: int) -> Tensor:
 
 
 def train_alone(impaired: Impaired, generator: Generator, config: FedSagePlusConfig) -> Generator:
-    """Train the generators of a cohort's clients on their own hidden nodes; nothing is sent.
-
-    Args:
-        impaired: The impaired graphs.
-        generator: The first generators.
-        config: The settings.
-
-    Returns:
-        The trained generators.
-    """
+    """Train the generators of a cohort's clients on their own hidden nodes; nothing is sent."""
     values = values_of(generator)
     state, client = init_state("adam", values), impaired.batch.client[-1]
     for step in range(config.generator_steps):
@@ -394,11 +352,6 @@ def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tup
     """Add generated neighbours to every client's subgraph.
 
     In a graph with weights, an edge to a generated neighbour has the mean weight of the client's edges.
-
-    Args:
-        cohort: The cohort.
-        generator: The trained generators.
-        config: The settings.
 
     Returns:
         The view of the mended subgraphs, [N] the view's row of each of the cohort's rows, and [K] the number

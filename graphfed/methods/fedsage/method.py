@@ -67,17 +67,7 @@ def prepare_mended(cohort: Cohort, view: View, place: Tensor, config: FedSagePlu
 
 
 def setup(fed: Federation, data: Located, task: Task, config: FedSagePlusConfig) -> State:
-    """Train the generators, mend the subgraphs, and prepare the training of the network.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
-
-    Returns:
-        The first state.
-    """
+    """Train the generators, mend the subgraphs, and prepare the training of the network."""
     check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
     fed.begin("training generators of missing neighbours")
     impaired = fed.clients.run(impair, data, config)
@@ -101,11 +91,6 @@ def with_name(generated: Tensor) -> dict[str, Tensor]:
 
 def client_statistics(fed: Federation, state: State, config: FedSagePlusConfig) -> Located:
     """Return the number of generated neighbours of each client; nothing is sent.
-
-    Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
 
     Returns:
         At the clients: {"generated_neighbours": [K_h]}.

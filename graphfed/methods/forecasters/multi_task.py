@@ -74,10 +74,8 @@ class Prepared:
     """What set-up prepares.
 
     Attributes:
-        data: The data of the run.
         training: At the clients: the `Standardised` series.
         neighbours: At the clients: `Neighbours`.
-        route: The route of neighbours' weights.
         names: Names of the parts of the weights.
     """
 

@@ -72,7 +72,6 @@ class Prepared:
     """What set-up prepares.
 
     Attributes:
-        data: The data of the run.
         training: The `Standardised` series; at the clients, or (gru_central) those that they have sent, at
             the server.
         split: The windows, which gru_central reads.
@@ -102,8 +101,6 @@ def forecast_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | 
 
     Args:
         weights: Weights of encoder and decoder, shared or [P, ...].
-        batch: The windows.
-        layers: Number of recurrent layers.
         teach: [n - 1] bool: later inputs that are true readings; None: none.
     """
     return forecasting.decode(weights, batch, forecasting.encode(weights, batch, layers), teach, layers)
@@ -211,11 +208,8 @@ def pass_over(
     penalty it takes the steps of the penalty.
 
     Args:
-        data: The series.
         weights: [P, ...] weights.
         optimizer: The clients' optimiser states; {} for fresh ones.
-        config: The settings.
-        number: The round.
         penalty: (weights [P, ...]) -> a number that is added to the sum of the losses; None: none.
 
     Returns:

@@ -34,7 +34,6 @@ def workloads(edges: Edges, cover: Cover, n: int) -> NDArray[np.int64]:
     Args:
         edges: [2, m].
         cover: [2, m].
-        n: Number of nodes.
 
     Returns:
         [n] int64.
@@ -49,7 +48,6 @@ def largest(edges: Edges, cover: Cover, n: int) -> int:
     Args:
         edges: [2, m].
         cover: [2, m].
-        n: Number of nodes.
 
     Returns:
         The largest workload; 0 without edges.
@@ -67,10 +65,8 @@ def pair_draws(key: int, own: Tensor, other: Tensor, n: int) -> Tensor:
     """Draw a number for each ordered pair of nodes.
 
     Args:
-        key: The key of the draws.
         own: [p] first node of each pair.
         other: [p] second node.
-        n: Number of nodes.
 
     Returns:
         [p] float64 in [0, 1).
@@ -82,12 +78,6 @@ def number_of_moves(seed: int, step: int, u: int, workload: int) -> int:
     """Draw how many edges u moves in a step: uniform on 1..max(1, round(ln workload)).
 
     The paper's range 1..round(ln workload) is empty for a workload of 1.
-
-    Args:
-        seed: Seed of the run.
-        step: The step.
-        u: The node.
-        workload: Its workload.
 
     Returns:
         k, at most the workload.
@@ -103,12 +93,7 @@ def choose_among(seed: int, step: int, ids: Tensor) -> int:
     """Choose one of several nodes at random, independently of their order.
 
     Args:
-        seed: Seed of the run.
-        step: The step.
         ids: [m] ids of the nodes.
-
-    Returns:
-        An index into `ids`.
     """
     return int(uniform(fold(seed, "balance", "maximum", step), ids)[:, 0].argmax())
 
@@ -120,15 +105,10 @@ def is_accepted(key: int, u: int, other: int, n: int, rise: int, temperature: fl
     The draw is that of the pair of u and u', as `at_most_pairs` draws it when it is simulated.
 
     Args:
-        key: The key of the draws.
         u: The node with the largest workload before the step.
         other: The node with the largest workload after it, u'.
-        n: Number of nodes.
         rise: f(X'_t) - f(X_t).
         temperature: The temperature; the paper's is 1.
-
-    Returns:
-        Whether the step is accepted.
 
     Reference:
         Lumos, Eq. (18).
@@ -171,10 +151,6 @@ def optimum(edges: Edges, n: int) -> Optimum:
 
     Args:
         edges: [2, m].
-        n: Number of nodes.
-
-    Returns:
-        The optimum.
 
     Reference:
         docs/papers/lumos.md, "The balancing problem".
@@ -270,7 +246,6 @@ def by_greedy(edges: Edges, n: int) -> Cover:
 
     Args:
         edges: [2, m].
-        n: Number of nodes.
 
     Returns:
         [2, m] cover.
@@ -291,13 +266,7 @@ def find_largest(workload: Sequence[int], neighbours: Sequence[Sequence[int]], s
     """Find the node with the largest workload. A node without neighbours is no candidate.
 
     Args:
-        workload: The workload of each node.
-        neighbours: The neighbours of each node.
-        seed: Seed of the run.
         step: The step, for the choice among equals.
-
-    Returns:
-        The node.
 
     Reference:
         Lumos, Alg. 3.
@@ -319,10 +288,8 @@ def by_metropolis(
 
     Args:
         edges: [2, m].
-        n: Number of nodes.
         steps: T.
         temperature: The temperature of Eq. (18); the paper's is 1.
-        seed: Seed of the run.
 
     Returns:
         The best cover (among equals the earliest), and the largest workload before every step and after the
@@ -368,10 +335,8 @@ def by_local_rule(
 
     Args:
         edges: [2, m].
-        n: Number of nodes.
         rounds: Largest number of rounds in which an edge moves to a node whose workload is smaller by two.
         shuffle_rounds: Number of rounds after these, in which a smaller workload is enough.
-        seed: Seed of the run.
 
     Returns:
         The cover, and the largest workload at the start and after each round.
@@ -429,8 +394,6 @@ def filled(edges: Edges, cover: Cover, n: int, *, seed: int) -> Cover:
     Args:
         edges: [2, m].
         cover: [2, m].
-        n: Number of nodes.
-        seed: Seed of the run.
 
     Returns:
         [2, m] cover.

@@ -272,9 +272,7 @@ def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
     """Agree which client trains on which edge, or which two do.
 
     Args:
-        fed: The federation.
         rows: `PairRows` at the clients: the neighbours of each client.
-        config: The settings.
 
     Returns:
         The assignment at the clients, and what it took.

@@ -46,9 +46,6 @@ class BitMatrix:
             sizes: [P] int64 bits of each row.
             values: [P, 2] value of a bit of 1 and of 0 in each row.
             width: d.
-
-        Returns:
-            The matrix.
         """
         ends = sizes.cumsum(0)
         starts = ends - sizes

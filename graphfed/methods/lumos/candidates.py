@@ -71,8 +71,6 @@ def workloads_of_rows(neighbours: Neighbours, chain: Chain, which: Tensor) -> Te
     """Return the workload of each row's client.
 
     Args:
-        neighbours: The pairs of the cohort.
-        chain: The state of the search.
         which: [p] rows.
 
     Returns:
@@ -87,8 +85,6 @@ def update_candidates(
     """Update who is a candidate, from new outcomes along edges.
 
     Args:
-        neighbours: The pairs of the cohort.
-        chain: The state of the search.
         which: [p] rows that have compared.
         order: [p] their outcomes.
 
@@ -114,7 +110,6 @@ def split_candidates(now: Chain, joined: Tensor, changed: Tensor) -> tuple[Tenso
     """Divide the candidates into those that must compare with all others and those that need not.
 
     Args:
-        now: The state of the search.
         joined: [K] bool: clients that have just become candidates.
         changed: [K] bool: clients whose workload has changed.
 
@@ -130,11 +125,7 @@ def client_ids_of(neighbours: Neighbours, clients: Tensor) -> RowIds:
     """Return the ids of some clients of the cohort.
 
     Args:
-        neighbours: The pairs of the cohort.
         clients: [k] indices in the cohort.
-
-    Returns:
-        Each id with its client.
     """
     return RowIds(neighbours.ids[clients], clients)
 
@@ -150,7 +141,6 @@ def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tup
     Args:
         before: [c] ids of the candidates before.
         staying: The candidates that stay, as they have reported.
-        new: The new ones.
 
     Returns:
         The ids of all candidates [n]; for each that stays the changes [s, 1 + a + b]: how many have left,
@@ -182,7 +172,6 @@ def update_tables(
     Outcomes of candidates that have left are dropped, and new candidates get a row or a column.
 
     Args:
-        chain: The state of the search.
         new: [j] clients of the cohort that are new candidates.
         staying: [s] clients of the cohort that are still candidates.
         changes: [s, 1 + a + b] for each staying one: how many candidates have left, their ids, and the ids of
@@ -232,10 +221,6 @@ def allocate(column_of: Tensor, ids: Tensor, size: int) -> int:
     Args:
         column_of: [n] the place of each candidate (-1: none); changed in place.
         ids: [a] the candidates that need a place.
-        size: Places of the table.
-
-    Returns:
-        Places that the table needs.
     """
     received = torch.zeros(size + len(ids), dtype=torch.bool, device=column_of.device)
     received[column_of[column_of >= 0]] = True
@@ -247,10 +232,6 @@ def allocate(column_of: Tensor, ids: Tensor, size: int) -> int:
 
 def pairs_to_compare(neighbours: Neighbours, meeting: Meeting) -> PairRows:
     """Return the pairs of candidates that have to compare: new ones with all, staying ones with new ones.
-
-    Args:
-        neighbours: The pairs of the cohort.
-        meeting: The candidates.
 
     Returns:
         The pairs, sorted by client.
@@ -271,9 +252,6 @@ def pairs_to_compare(neighbours: Neighbours, meeting: Meeting) -> PairRows:
 def every_row(rows: PairRows) -> Tensor:
     """Return the rows of all pairs.
 
-    Args:
-        rows: The pairs.
-
     Returns:
         [p] int64.
     """
@@ -282,10 +260,6 @@ def every_row(rows: PairRows) -> Tensor:
 
 def candidate_workloads(chain: Chain, rows: PairRows) -> Tensor:
     """Return the workload of each pair's client.
-
-    Args:
-        chain: The state of the search.
-        rows: The pairs of candidates.
 
     Returns:
         [p] int64.
@@ -297,12 +271,7 @@ def record_comparisons(chain: Chain, rows: PairRows, order: Tensor) -> Chain:
     """Record the outcomes of comparisons among candidates.
 
     Args:
-        chain: The state of the search.
-        rows: The pairs of candidates.
         order: [p] outcome of each comparison.
-
-    Returns:
-        The state with the outcomes.
     """
     less = chain.less.clone()
     smaller = order < 0
@@ -316,9 +285,6 @@ def record_comparisons(chain: Chain, rows: PairRows, order: Tensor) -> Chain:
 
 def largest_candidates(chain: Chain) -> Tensor:
     """Return the candidates with the largest workload.
-
-    Args:
-        chain: The state of the search.
 
     Returns:
         Clients in the cohort, ascending.

@@ -57,9 +57,6 @@ class ClientTrees:
 def neighbour_rows(cohort: Cohort) -> PairRows:
     """Return the neighbours of every client.
 
-    Args:
-        cohort: The cohort.
-
     Returns:
         The pairs (client, neighbour), sorted.
 
@@ -84,7 +81,6 @@ def check_graph(graph: Graph, config: LumosConfig) -> None:
     """Check a graph before anything is sent.
 
     Args:
-        graph: The graph.
         config: The settings, with the bounds of features.
 
     Raises:
@@ -133,13 +129,8 @@ def build_trees(
     Args:
         cohort: The cohort, of n clients.
         ids: [n] ids of the clients.
-        rows: The neighbours of the clients.
         assignment: The assignment, as values of the state.
         features: "header" and "flat" as they have arrived; see `feature_encoding`.
-        config: The settings.
-
-    Returns:
-        The trees.
     """
     assigned, receiving = assigned_rows(assignment)
     owner, receivers, other = rows.client[assigned], rows.client[receiving], rows.other[assigned]
@@ -196,7 +187,6 @@ def copy_weights(trees: ClientTrees, weights: Weights) -> Weights:
     """Copy the weights for every client, as leaves that collect its own gradient.
 
     Args:
-        trees: The clients' trees.
         weights: The weights, each [...].
 
     Returns:
@@ -210,9 +200,6 @@ def copy_weights(trees: ClientTrees, weights: Weights) -> Weights:
 def examples(trees: ClientTrees) -> Tensor:
     """Count what the mean loss is over at each client: training nodes, or in link prediction the client
     itself.
-
-    Args:
-        trees: The clients' trees.
 
     Returns:
         [n] int64.

@@ -41,14 +41,7 @@ from graphfed.random import entry_words, fold
 
 
 def receiver_mechanism(config: LumosConfig) -> Mechanism:
-    """Describe for the ledger what one receiver gets.
-
-    Args:
-        config: The settings.
-
-    Returns:
-        The mechanism.
-    """
+    """Describe for the ledger what one receiver gets."""
     return Mechanism(
         "one-bit in bins",
         config.epsilon,
@@ -90,7 +83,6 @@ def encode(
         ids: [n] stable ids of the clients.
         rows: [R] client of each receiver, as an index in the cohort, ascending.
         receiver: [R] stable ids of the receivers.
-        config: The settings.
 
     Returns:
         The bits and what they cost.
@@ -228,7 +220,6 @@ def received_features(
         flat: [B] uint8 packed bits, row after row.
         sender: [P] stable ids of the senders.
         width: Features, d.
-        config: The settings.
 
     Returns:
         [P, d] with an entry for each coordinate of a bin.

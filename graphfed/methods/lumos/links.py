@@ -24,7 +24,6 @@ class Exclusions:
         codes: [C + n] ascending: client * num_clients + (excluded id - excluded ids before it).
         start: [n] first entry of each client in `codes`.
         free: [n] how many ids are left to draw from.
-        num_clients: Clients in the run.
     """
 
     codes: Tensor
@@ -39,10 +38,6 @@ def make_exclusions(rows: PairRows, ids: Tensor, num_clients: int) -> Exclusions
     Args:
         rows: The neighbours of the cohort's clients.
         ids: [n] ids of the clients.
-        num_clients: Clients in the run.
-
-    Returns:
-        The exclusions.
     """
     client = torch.cat([rows.client, torch.arange(len(ids), device=ids.device)])
     other = torch.cat([rows.other, ids])
@@ -61,10 +56,8 @@ def draw_negatives(
     repetition.
 
     Args:
-        trees: The trees of the cohort.
         exclusions: Whom each client must not draw.
         ids: [n] ids of the clients.
-        config: The settings.
         round_number: The round, for which pairs are drawn anew.
 
     Returns:
@@ -90,9 +83,7 @@ def scored_ids(trees: ClientTrees, ids: Tensor, target: str) -> ExchangeIds:
     """Return the other client of each pair that a client scores.
 
     Args:
-        trees: The trees of the cohort.
         ids: [n] ids of the clients.
-        target: "val", "test" or "all".
 
     Returns:
         The ids, with the client that scores each.
@@ -108,7 +99,6 @@ def rows_to_send(trees: ClientTrees, h: Tensor) -> Tensor:
     """Select h_u for every receiver of u.
 
     Args:
-        trees: The trees of the cohort.
         h: [n, H] embeddings of the clients.
 
     Returns:
@@ -123,14 +113,9 @@ def link_loss(
     """Compute the cohort's sum of the loss of link prediction.
 
     Args:
-        trees: The trees of the cohort.
-        wanted: The drawn ids.
         h: [n, H] embeddings of the clients.
         neighbour_embeddings: [P, H] embeddings of the neighbours in the trees.
         drawn: [Q, H] embeddings of the drawn clients.
-
-    Returns:
-        A number.
 
     Reference:
         Lumos, Eq. (33), with log sigma(-s) for a drawn pair where the paper prints log(-sigma(s)).
@@ -145,10 +130,8 @@ def pair_scores(trees: ClientTrees, h: Tensor, remote: Tensor, target: str) -> T
     """Score the pairs of a target.
 
     Args:
-        trees: The trees of the cohort.
         h: [n, H] embeddings of the clients.
         remote: [p, H] embeddings of the other clients of the pairs.
-        target: "val", "test" or "all".
 
     Returns:
         [p] h_u . h_v.

@@ -370,18 +370,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> St
 def restore(
     fed: Federation, data: Located, task: Task, config: LpgnnConfig, values: Mapping[str, Located]
 ) -> State:
-    """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
-        values: The values of the state.
-
-    Returns:
-        The state.
-    """
+    """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent."""
     route = node_route(fed, data, task)
     server = fed.server.run(prepare_server, values["released"], task, config)
     return State(values, Prepared(data, route, server))

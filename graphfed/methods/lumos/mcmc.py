@@ -346,11 +346,8 @@ def search(
     """Run Alg. 2 from the state of Alg. 1 and return the best state.
 
     Args:
-        fed: The federation.
         neighbours: `Neighbours` at the clients.
-        pairs: The sessions between neighbours.
         order: At the clients: [C] outcomes of comparing rounded log-degrees.
-        config: The settings.
 
     Returns:
         The best state that the search has seen, and what it took.
@@ -429,15 +426,11 @@ def find_largest(
     """Find the clients with the largest workload (Alg. 3).
 
     Args:
-        fed: The federation.
         neighbours: `Neighbours` at the clients.
-        pairs: The sessions between neighbours.
-        chain: The state.
         changed: At the clients: [K] bool, whose workload has changed since `before`. None compares everything
             again.
         before: At the server: ids of the candidates of the state that this one follows.
         outcomes: At the clients: outcomes that each client has learned.
-        config: The settings.
 
     Returns:
         The largest clients with the outcomes of all comparisons, and the outcomes that each client has

@@ -201,7 +201,6 @@ class ServerData:
 
     Attributes:
         x: [U, F] features.
-        graph: The noised graph.
         training: [n] training nodes; None to predict links.
         target: [n] their classes; None to predict links.
     """
@@ -346,18 +345,7 @@ def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig)
 def restore(
     fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig, values: Mapping[str, Located]
 ) -> State:
-    """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent.
-
-    Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
-        values: The values of the state.
-
-    Returns:
-        The state.
-    """
+    """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent."""
     return build_state(fed, data, task, node_route(fed, data, task), values)
 
 

@@ -70,10 +70,6 @@ def make_symmetric_graph(u: Tensor, v: Tensor, ids: Tensor, dtype: torch.dtype) 
         u: [E] int32 first node of each pair.
         v: [E] int32 second node; each pair once, without self-loops.
         ids: [N] ids of the nodes.
-        dtype: The dtype of the features.
-
-    Returns:
-        The graph.
     """
     import scipy.sparse as sp
 
@@ -116,8 +112,6 @@ def gcn(weights: dict[str, Tensor], graph: SymmetricGraph, x: Tensor, dropout: D
     """Run `backbones.gcn_forward` on all nodes.
 
     Args:
-        weights: Weights of the network.
-        graph: The graph.
         x: [N, F] features.
         dropout: Dropout of this round; None in evaluation.
 
@@ -201,8 +195,6 @@ def gat(weights: dict[str, Tensor], graph: SymmetricGraph, x: Tensor, dropout: D
     """Run `backbones.gat_forward` on all nodes, without dropout on the attention.
 
     Args:
-        weights: Weights of the network.
-        graph: The graph.
         x: [N, F] features.
         dropout: Dropout of this round; None in evaluation.
 

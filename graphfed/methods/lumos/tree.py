@@ -138,9 +138,6 @@ class Forest:
         Args:
             backbone: "gcn" or "gat".
             heads: Heads of attention of each layer.
-
-        Returns:
-            A block for each layer.
         """
         every = torch.arange(sum(self.parts), device=self.client.device)
         degree = torch.bincount(self.edges[1], minlength=len(every))
@@ -182,9 +179,6 @@ def make_forest(
         lone: [L] clients without a leaf, as indices.
         clients: [n] stable ids of the cohort's clients.
         virtual: Whether the trees have parents and roots.
-
-    Returns:
-        The trees.
     """
     own, root = (entry_words(clients * 4 + kind, clients) for kind in (_OWN, _ROOT))
     noised, parent = (entry_words(client_id * 4 + kind, other) for kind in (_NOISED, _PARENT))
@@ -236,16 +230,10 @@ def general(
     """Run the network on all trees at once: every layer ends with a ReLU; dropout is between layers.
 
     Args:
-        forest: The trees.
-        blocks: Their edges, from `Forest.blocks`.
-        weights: Weights of the network.
         own: [n, H] x_u W_1 of every client.
         noised: [P, H] x''_v W_1 of every pair.
         backbone: "gcn" or "gat".
         dropout: Dropout of this round; None in evaluation.
-
-    Returns:
-        The embeddings of the leaves.
 
     Reference:
         Lumos, Eqs. (2) and (25).
@@ -319,16 +307,10 @@ def fused(
     nodes.
 
     Args:
-        forest: The trees.
-        weights: Weights of the network.
         own: [n, H] x_u W_1 of every client.
         noised: [P, H] x''_v W_1 of every pair.
         backbone: "gcn" or "gat".
-        layers: Layers of the network.
         dropout: Dropout of this round; None in evaluation.
-
-    Returns:
-        The embeddings of the leaves.
 
     Reference:
         docs/papers/lumos.md, "Message passing on trees".

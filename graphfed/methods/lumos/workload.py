@@ -75,7 +75,6 @@ class Neighbours:
         other: [C] id of each pair's neighbour.
         start: [K + 1] the pairs of client k are the rows start[k] to start[k + 1] - 1.
         ids: [K] ids of the clients.
-        num_clients: Clients in the run.
     """
 
     client: Tensor
@@ -107,7 +106,6 @@ class Neighbours:
         """Draw a number for each of some pairs, keyed by the ids of client and neighbour in this order.
 
         Args:
-            key: The key of the draws.
             rows: [p] rows of the pairs.
 
         Returns:
@@ -150,10 +148,6 @@ def make_neighbours(rows: PairRows, ids: Tensor, num_clients: int) -> Neighbours
     Args:
         rows: The pairs, sorted by client and neighbour.
         ids: [K] ids of the cohort's clients.
-        num_clients: Clients in the run.
-
-    Returns:
-        The indexed pairs.
     """
     counts = torch.bincount(rows.client, minlength=len(ids))
     start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -162,9 +156,6 @@ def make_neighbours(rows: PairRows, ids: Tensor, num_clients: int) -> Neighbours
 
 def all_rows(neighbours: Neighbours) -> Tensor:
     """Return every row of a cohort's pairs.
-
-    Args:
-        neighbours: The pairs.
 
     Returns:
         [C] int64.
@@ -176,7 +167,6 @@ def log_degrees(neighbours: Neighbours, degree_bits: int) -> Tensor:
     """Compute the rounded log-degree round(ln deg) of each pair's client (Lumos, Alg. 1, l. 4).
 
     Args:
-        neighbours: The pairs.
         degree_bits: Bits that hold every degree.
 
     Returns:
@@ -199,7 +189,6 @@ def greedy_assignment(neighbours: Neighbours, order: Tensor) -> tuple[Tensor, Te
     """Assign each edge to the client with the smaller rounded log-degree, with equal ones to both.
 
     Args:
-        neighbours: The pairs.
         order: [C] outcome of each comparison: -1, 0 or 1 where this client's rounded log-degree is smaller
             than, equal to or larger than the neighbour's.
 
@@ -218,14 +207,10 @@ def make_assignment(
     """Build an `Assignment` from the rows of its history.
 
     Args:
-        neighbours: The pairs.
         local: [C] bool: see `Assignment`.
         remote: [C] bool.
         outcomes: [K] outcomes learned by each client.
         history: A `history_row` for the start and for every round.
-
-    Returns:
-        The assignment.
     """
     return Assignment(local, remote, outcomes, torch.stack(history))
 
@@ -247,7 +232,6 @@ def rows_changed(neighbours: Neighbours, changed: Tensor) -> Tensor:
     """Return the rows of the clients whose workload has changed.
 
     Args:
-        neighbours: The pairs.
         changed: [K] bool.
 
     Returns:

@@ -82,9 +82,6 @@ def training_loss(
 def training_nodes_of_clients(prepared: Prepared) -> Tensor:
     """Return the number of training nodes of each client.
 
-    Args:
-        prepared: The batches.
-
     Returns:
         [K_h] int64.
     """

@@ -80,8 +80,6 @@ class Prepared:
     """What set-up prepares.
 
     Attributes:
-        task: The task.
-        data: A `Cohort` at the clients.
         batches: The batches of the network, at the clients.
         route: Route from each client's nodes to the clients that have a neighbour of them.
         train: Number of training nodes, at the server; None if every round sums it.

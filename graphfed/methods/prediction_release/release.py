@@ -33,10 +33,6 @@ from graphfed.privacy.local import label_mechanism, respond
 def draw_words(cohort: Cohort, config: PredictionReleaseConfig) -> Tensor:
     """Draw the word of each node's randomised response, before anything is known that it will hide.
 
-    Args:
-        cohort: The cohort, of N rows.
-        config: The noise.
-
     Returns:
         [N] int32.
     """
@@ -45,9 +41,6 @@ def draw_words(cohort: Cohort, config: PredictionReleaseConfig) -> Tensor:
 
 def no_evidence(cohort: Cohort) -> Tensor:
     """Return what neighbours say about every node before the release: nothing.
-
-    Args:
-        cohort: The cohort, of N rows.
 
     Returns:
         [N, C] zeros.
@@ -69,8 +62,6 @@ def accept_classes(num_classes: int, classes: Tensor, declared: Mapping[str, np.
     """Check the released classes that another process sent; see `transfer.Accept`.
 
     Args:
-        num_classes: C.
-        classes: What has arrived.
         declared: The counts that its clients have declared; not used.
 
     Returns:
@@ -86,7 +77,6 @@ def count_neighbours(cohort: Cohort, classes: Tensor, received: Tensor) -> Tenso
     """Count every node's neighbours by their classes.
 
     Args:
-        cohort: The cohort, of N rows.
         classes: [N] predicted classes of the cohort's own rows.
         received: [M] released classes of the remote neighbours.
 
@@ -179,14 +169,10 @@ def release(
     """Send every node's class to the clients of its neighbours, once, and weigh what has arrived.
 
     Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
         batches: At the clients: the batches of the network.
         route: The route of the nodes to the clients that have a neighbour of them.
         weights: At the clients: the weights of the network.
         words: At the clients: the result of `draw_words`.
-        task: The task.
-        config: The settings.
 
     Returns:
         At the clients: what its neighbours say about every node, [N, C].

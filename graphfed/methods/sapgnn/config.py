@@ -64,10 +64,6 @@ class SapgnnConfig(
 def output_widths(task: Task, config: SapgnnConfig) -> list[int]:
     """Return the widths of the embeddings.
 
-    Args:
-        task: The learning task.
-        config: The settings.
-
     Returns:
         The width d_l of the embedding that enters each layer, and the width of the last layer's output.
     """
@@ -80,19 +76,12 @@ def uploaded_width(width: int, config: SapgnnConfig) -> int:
 
     Args:
         width: The width d_l of the embedding that enters the layer.
-        config: The settings.
-
-    Returns:
-        The number of numbers.
     """
     return UPDATES[config.update].width * (config.hidden if config.maps == "linear" else width)
 
 
 def has_local_weights(config: SapgnnConfig) -> bool:
     """Return whether clients have weights, whose gradients are summed in every step.
-
-    Args:
-        config: The settings.
 
     Returns:
         False if messages and updates have no weights and the predictor is at the server.
@@ -104,9 +93,6 @@ def sends_features(config: SapgnnConfig) -> bool:
     """Return whether the first layer's uploads are the features and their maxima over neighbours.
 
     They are the same in every round, so they are sent once.
-
-    Args:
-        config: The settings.
 
     Returns:
         True with maps=identity and an update without weights.

@@ -34,11 +34,6 @@ Rows = Tensor | SparseMatrix
 def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
     """Draw the local weights, the same at every client without a message.
 
-    Args:
-        device: Where the weights go.
-        task: The learning task.
-        config: The settings.
-
     Returns:
         For every layer l, ``layers.l.self`` and ``layers.l.message`` [d_l, H] with maps=linear, and
         ``layers.l.tropical`` [H, H] with update=tropical; ``predictor.weight`` [H, C] and
@@ -58,11 +53,6 @@ def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
 
 def initial_global(device: str, task: Task, config: SapgnnConfig) -> Weights:
     """Draw the weights of the server.
-
-    Args:
-        device: Where the weights go.
-        task: The learning task.
-        config: The settings.
 
     Returns:
         For every layer l, ``layers.l.weight`` [u_l, d_{l+1}] and ``layers.l.bias`` [d_{l+1}]; with
@@ -105,7 +95,6 @@ class PassRows:
         x: The features that enter the first layer, [n_0, F].
         x_apart: Sparse features with a block of columns for each client, [n_0, K * F]; None if they are
             not needed.
-        layers: The layers, in order.
     """
 
     x: Rows
@@ -133,9 +122,6 @@ def layer_rows(clients: NamedCohort, into: Tensor, rows: Tensor) -> LayerRows:
 def all_rows(clients: NamedCohort) -> Tensor:
     """Return all rows.
 
-    Args:
-        clients: The cohort.
-
     Returns:
         The numbers of its rows, [N].
     """
@@ -146,7 +132,6 @@ def needed_rows(clients: NamedCohort, rows: Tensor) -> Tensor:
     """Find the rows that a layer reads to compute some rows: these rows and their neighbours.
 
     Args:
-        clients: The cohort.
         rows: The rows that leave the layer, [n_out].
 
     Returns:
@@ -163,8 +148,6 @@ def pass_rows(clients: NamedCohort, config: SapgnnConfig, *outputs: Tensor) -> P
     """Plan the pass of some nodes through the layers of a cohort.
 
     Args:
-        clients: The cohort.
-        config: The settings.
         *outputs: For every layer l, the rows of the cohort that leave it, [n_{l+1}], ascending.
 
     Returns:
@@ -196,9 +179,6 @@ def pass_rows(clients: NamedCohort, config: SapgnnConfig, *outputs: Tensor) -> P
 def entering(rows: PassRows) -> Rows:
     """Return the features that enter the first layer.
 
-    Args:
-        rows: The pass.
-
     Returns:
         Features, [n_0, F].
     """
@@ -212,10 +192,8 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config:
 
     Args:
         h: The embeddings that enter the layer, [n_in, d_l].
-        rows: The pass.
         local: The local weights, or each client's copy of them.
         layer: The layer's number, from 0.
-        config: The settings.
 
     Returns:
         Local embeddings, [n_out, u_l]; the pooled part is -inf for a node without a neighbour at its client.
@@ -246,7 +224,6 @@ def own_features(rows: PassRows, config: SapgnnConfig) -> Rows:
     """Return the first layer's h_i, which the paper's identity messages upload.
 
     Args:
-        rows: The pass of all rows.
         config: With aggr=min and an odd update the features are negated.
 
     Returns:
@@ -261,8 +238,6 @@ def neighbour_features(
     """Compute the first layer's a_i^p = max_j x_j, which the paper's identity messages upload.
 
     Args:
-        clients: The cohort.
-        rows: The pass of all rows.
         with_edges: The rows that have a neighbour at their client, [n].
         config: With aggr=min the features are negated.
 
@@ -287,9 +262,6 @@ def neighbour_features(
 def rows_with_edges(clients: NamedCohort) -> Tensor:
     """Find the rows that have a neighbour at their client.
 
-    Args:
-        clients: The cohort.
-
     Returns:
         Rows [n], ascending.
     """
@@ -305,10 +277,7 @@ def logits_of(clients: NamedCohort, h: Tensor, local: Weights, target: str) -> T
     """Compute the logits of a target's rows.
 
     Args:
-        clients: The cohort.
         h: The embeddings that leave the last layer, of all rows, [N, d].
-        local: The local weights.
-        target: "train", "val" or "test".
 
     Returns:
         Logits, [n, C].
@@ -327,7 +296,6 @@ def mark_needed(table: RouteTable, needs: RouteTable) -> Tensor:
 
     Args:
         table: All nodes, U of them.
-        needs: The nodes that clients named.
 
     Returns:
         1 for a needed node and 0 for others, [U] uint8.
@@ -347,7 +315,6 @@ def first_embedding(
         maxima: The maxima over neighbours, [U', F], pooled over clients.
         table: All nodes, U of them.
         with_edges: The nodes with a neighbour, U' of them.
-        config: The settings.
 
     Returns:
         z of the first layer, [U, u_1]; sparse if the features are and update=concat.
@@ -393,9 +360,7 @@ def global_embedding(
     Args:
         z: The local embeddings pooled over clients, [U, u_l].
         table: The U nodes.
-        global_: The weights of the server.
         layer: The layer's number, from 0.
-        config: The settings.
         key: The random key of the dropout; None for no dropout.
 
     Returns:

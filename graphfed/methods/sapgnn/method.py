@@ -115,7 +115,6 @@ class Prepared:
 
     Attributes:
         clients: `NamedCohort`, at the clients.
-        whole: The pass of all nodes.
         batches: The passes of a round, each with its `LossRows` at the clients.
     """
 

@@ -156,9 +156,6 @@ class SiteApp(_App):
     def start(self, request: str) -> str:
         """Check a run and begin this site's part of it. Its outcome is sent to `ended` of the server.
 
-        Args:
-            request: A `_Start`, as JSON.
-
         Returns:
             "" if it has begun; otherwise the outcome, as JSON.
 
@@ -267,11 +264,7 @@ class SiteApp(_App):
 
 
 class ServerApp(_App):
-    """The server's part of a job.
-
-    Args:
-        request: A `_Job`, as JSON.
-    """
+    """The server's part of a job."""
 
     def __init__(self, request: str) -> None:
         super().__init__()
@@ -289,12 +282,7 @@ class ServerApp(_App):
 
     @collab.publish
     def ended(self, run: str, outcome: str) -> None:
-        """Record the outcome of the calling site's part of a run.
-
-        Args:
-            run: The name of the run.
-            outcome: Its outcome, as JSON.
-        """
+        """Record the outcome of the calling site's part of a run."""
         if run == self.mailbox.run:
             self._record(collab.caller, outcome)
 

@@ -29,7 +29,6 @@ def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> 
     """Pass every part that arrives from now on to a function. A process may call this once.
 
     Args:
-        proxies: The other participants by name.
         accept: Called with the name of the sender and the part; returns why the part is refused, or "".
     """
     cell = next(iter(proxies.values())).backend.cell
@@ -50,10 +49,6 @@ def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> 
 
 def post_to(name: str, proxy: Proxy) -> Post:
     """Make a function that sends parts to a participant.
-
-    Args:
-        name: The name of the participant.
-        proxy: FLARE's proxy of it.
 
     Returns:
         The function. It raises ProcessError if FLARE cannot reach the participant.

@@ -37,11 +37,7 @@ _stoppers: list[Callable[[], object]] = []
 
 
 def on_stop(act: Callable[[], object]) -> None:
-    """Register a function to call at SIGTERM, before the process ends.
-
-    Args:
-        act: The function.
-    """
+    """Register a function to call at SIGTERM, before the process ends."""
     _stoppers.append(act)
 
 

@@ -49,9 +49,6 @@ class JobValidator(AppValidator):  # type: ignore[misc]
     def validate(self, app_folder: str) -> tuple[str, JsonObject]:
         """Check the app of a job, as FLARE asks for it.
 
-        Args:
-            app_folder: The folder of the app.
-
         Returns:
             Why it is refused, or "", and no further information.
         """
@@ -71,11 +68,7 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
         """Start the process of a run, as FLARE asks for it.
 
         Args:
-            job_meta: FLARE's description of the job.
             fl_ctx: FLARE's context, which has the arguments.
-
-        Returns:
-            A handle of the process.
         """
         given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         command = [sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child", given["exe_module"][1]]
@@ -91,10 +84,6 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
 
     def get_command(self, job_meta: JsonObject, fl_ctx: FLContext) -> str:
         """Raise NotImplementedError: `launch_job` does not use a command line.
-
-        Args:
-            job_meta: FLARE's description of the job.
-            fl_ctx: FLARE's context.
 
         Returns:
             Never.
@@ -130,12 +119,7 @@ class Events(FLComponent):  # type: ignore[misc]
             )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Handle an event of FLARE.
-
-        Args:
-            event_type: Its type.
-            fl_ctx: FLARE's context.
-        """
+        """Handle an event of FLARE."""
         if self._pipe < 0:  # a run's own process
             return
         if event_type == EventType.BEFORE_CLIENT_REGISTER:

@@ -143,7 +143,6 @@ class Coordinator:
 
         Args:
             on_message: Called with what is waited for, when that changes.
-            stop_request: The stop request.
 
         Returns:
             Whether all sites are connected; False after a stop request.

@@ -44,11 +44,9 @@ class Part:
     """The part of a message that one request carries.
 
     Attributes:
-        key: The key of the message.
         number: The number of the part, from 0.
         count: The number of parts of the message.
         size: Bytes of the whole message.
-        content: The bytes of the part.
     """
 
     key: str
@@ -69,15 +67,7 @@ Post = Callable[[Part], str]
 
 
 def parts_of(key: str, message: bytes) -> list[Part]:
-    """Divide a message into parts of equal size; the last one may be shorter.
-
-    Args:
-        key: Its key.
-        message: Its contents.
-
-    Returns:
-        The parts, in order.
-    """
+    """Divide a message into parts of equal size; the last one may be shorter."""
     count = max(1, -(-len(message) // PART))
     view = memoryview(message)
     return [Part(key, i, count, len(message), view[i * PART : (i + 1) * PART]) for i in range(count)]
@@ -108,7 +98,6 @@ class Inbox:
     arrived, so the sender's threads are free to send it, and it is accepted.
 
     Args:
-        mailbox: Where complete messages go.
         max_message: Bytes of the largest message.
         max_held: Bytes of incomplete and unread messages of one sender; None for two of the largest messages.
         opened: Decrypts the contents of a part of a sender; None if parts are not encrypted.
@@ -138,10 +127,6 @@ class Inbox:
     def accept(self, sender: str, part: Part) -> str:
         """Keep a part, or refuse it.
 
-        Args:
-            sender: Its sender.
-            part: The part.
-
         Returns:
             Why it is refused; "" if it is kept.
         """
@@ -158,9 +143,6 @@ class Inbox:
 
     def held(self, sender: str) -> int:
         """Count the memory of a sender's messages that were not taken yet, incomplete ones included.
-
-        Args:
-            sender: The sender.
 
         Returns:
             Bytes.
@@ -236,7 +218,6 @@ class Channels:
     with its own offer until that has arrived once. A site with nothing to send repeats nothing.
 
     Args:
-        identity: The identity of this site.
         session: The session, which binds the offers.
         posts: Functions that send parts to the other sites, by name.
         patience: Seconds to wait for the offer of a peer.
@@ -258,12 +239,7 @@ class Channels:
         """Encrypt a part for a peer.
 
         Args:
-            peer: The peer.
-            part: The part.
             of_no_use: Returns whether the part is not needed any more.
-
-        Returns:
-            The part with encrypted contents.
 
         Raises:
             ChannelError: The offer of the peer does not come, or the part is not needed any more.
@@ -272,13 +248,6 @@ class Channels:
 
     def opened(self, sender: str, part: Part) -> bytes:
         """Decrypt a part from another site.
-
-        Args:
-            sender: The site.
-            part: The part.
-
-        Returns:
-            The contents.
 
         Raises:
             ChannelError: The site did not encrypt this part.
@@ -293,10 +262,6 @@ class Channels:
         """Accept the offer of another site, and answer with this site's offer unless the other site has it.
 
         A copy of an offer changes nothing.
-
-        Args:
-            sender: The site.
-            offer: Its offer.
 
         Raises:
             ChannelError: The site did not make this offer.
@@ -360,7 +325,6 @@ class FlareLink:
     Args:
         names: The names of all participants in FLARE, by index.
         posts: Functions that send parts to the other participants, by index.
-        mailbox: The messages that have arrived.
         channels: At a site, the channels to the other sites.
         give_up: Seconds.
 
@@ -392,9 +356,7 @@ class FlareLink:
         """Queue a message.
 
         Args:
-            to: The index of the receiver.
             key: Its key, which identifies it in the run.
-            message: Its contents.
 
         Raises:
             ProcessError: The receiver is lost, or the message is too large.
@@ -406,13 +368,6 @@ class FlareLink:
 
     def recv(self, sender: int, key: str) -> bytes:
         """Wait for a message.
-
-        Args:
-            sender: The index of its sender.
-            key: Its key.
-
-        Returns:
-            Its contents.
 
         Raises:
             ProcessError: The sender is lost, or sent nothing for too long.

@@ -24,7 +24,6 @@ class Loopback:
     Use it as a context manager; leaving it stops all processes.
 
     Args:
-        project: The project.
         folder: The folder of the startup kits, in which the participants write; existing kits are used again.
         data: The file of every site by name, and that of the server if it needs one.
         threads: The number of threads of each process.
@@ -35,7 +34,6 @@ class Loopback:
         check_data: Whether every site reads its data before it starts, which takes a few seconds per site.
 
     Attributes:
-        project: The project.
         startup_kits: The startup kit of each participant, by name.
     """
 
@@ -79,11 +77,7 @@ class Loopback:
         self._stop_all()
 
     def start(self, name: str) -> None:
-        """Start the process of the server or of a site, whose earlier process must have ended.
-
-        Args:
-            name: The participant.
-        """
+        """Start the process of the server or of a site, whose earlier process must have ended."""
         if name in self._processes:
             self._processes.pop(name).wait(GRACE)
         command = [sys.executable, "-m", "graphfed", "site", "start", str(self.startup_kits[name])]
@@ -107,14 +101,7 @@ class Loopback:
             )
 
     def pid(self, name: str) -> int:
-        """Return the id of the process of `graphfed site start`.
-
-        Args:
-            name: The participant.
-
-        Returns:
-            The id.
-        """
+        """Return the id of the process of `graphfed site start`."""
         return self._processes[name].pid
 
     def coordinator(self) -> Coordinator:
@@ -126,14 +113,7 @@ class Loopback:
         return Coordinator(load_startup_kit(self.startup_kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
-        """Read what a participant has printed.
-
-        Args:
-            name: The participant.
-
-        Returns:
-            The text.
-        """
+        """Read what a participant has printed."""
         return (self.startup_kits[name] / "terminal.txt").read_text(errors="replace")
 
     def _stop_all(self) -> None:

@@ -72,9 +72,6 @@ def run_parent(
         rehearsal: Whether runs may be accepted that hide nothing from the other participants.
         say: Called with a line about every event.
 
-    Returns:
-        The exit code.
-
     Raises:
         InputError: The startup kit or the data cannot be used.
         GraphfedError: FLARE's process ended by itself.
@@ -133,7 +130,6 @@ class _Reporter:
         """Print the line of an event.
 
         Args:
-            event: The event.
             what: What it is about, such as the name of a site.
 
         Raises:

@@ -49,7 +49,6 @@ class Site:
     """A site.
 
     Attributes:
-        name: Its name.
         clients: The number of clients that it holds.
         client_names: Their names; () if they have none.
     """
@@ -87,13 +86,10 @@ class Project:
     """A project.
 
     Attributes:
-        name: Its name.
         sites: Its sites, in the order of the clients.
         host: The name or address to which the sites connect.
-        port: The port of the server.
         listen: The server's own address at which it listens.
         coordinator: The name of the coordinator in FLARE.
-        timing: The times.
     """
 
     name: str
@@ -146,12 +142,6 @@ class Project:
 def load_project(path: Path) -> Project:
     """Read a project file.
 
-    Args:
-        path: The file.
-
-    Returns:
-        The project.
-
     Raises:
         InputError: The file cannot be read as plain YAML, or a value in it cannot be used.
     """
@@ -164,9 +154,6 @@ def make_project(content: object, origin: str) -> Project:
     Args:
         content: The content of a project file.
         origin: Where the content comes from, for messages.
-
-    Returns:
-        The project.
 
     Raises:
         InputError: A value cannot be used.
@@ -224,10 +211,6 @@ def _timing(content: object, origin: str) -> Timing:
 
 def write_project(project: Project, path: Path) -> None:
     """Write a project file.
-
-    Args:
-        project: The project.
-        path: The new file.
 
     Raises:
         InputError: The file exists.

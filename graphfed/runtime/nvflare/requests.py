@@ -37,14 +37,12 @@ class Request(Asked):
     """A run that all participants are asked to take part in.
 
     Attributes:
-        project: The name of the project.
         time: When the coordinator asked, in nanoseconds since 1970; later requests have later times.
         run: The name of the run, which is also the name of its folder.
         program: A program of `apps.PROGRAMS`, or module:function of a module that the operator allows.
         arguments: The arguments of the program. They repeat the name of the run.
         sites: The sites, in the order of the workers.
         workers: The clients of each site.
-        simulated: Whether secure protocols are simulated.
         beat, give_up, patience: Times in seconds (`project.Timing`; here `patience` is the deadline of a
             transfer).
     """
@@ -68,11 +66,7 @@ def check_name(name: object, what: str) -> str:
     """Check a name that another participant has sent and that becomes part of a path.
 
     Args:
-        name: The name.
         what: What it names, for the message.
-
-    Returns:
-        The name.
 
     Raises:
         InputError: It is not made of 1 to 151 letters, digits, dots, dashes and underscores, with a letter or
@@ -90,8 +84,6 @@ def checked(content: object, model: type[T], what: str) -> T:
     """Check what a coordinator asks against a model.
 
     Args:
-        content: The plain value.
-        model: The model.
         what: What the value is, for the message.
 
     Returns:
@@ -110,13 +102,6 @@ def checked(content: object, model: type[T], what: str) -> T:
 
 def read_request(text: object, project: Project) -> Request:
     """Read a request and check it completely.
-
-    Args:
-        text: The request, as JSON.
-        project: The participant's own project.
-
-    Returns:
-        The request.
 
     Raises:
         InputError: It cannot be used; the message says why.
@@ -166,9 +151,6 @@ def _check_numbers(content: Any) -> None:
 def canonical(content: object) -> str:
     """Write a plain value as JSON in the one way in which it is signed and hashed.
 
-    Args:
-        content: The plain value.
-
     Returns:
         The text: keys sorted, no spaces.
     """
@@ -179,8 +161,6 @@ def differences(asked: object, found: object, path: str = "") -> list[str]:
     """Name what differs between two plain values.
 
     Args:
-        asked: What was asked for.
-        found: What was found.
         path: The keys of the two values.
 
     Returns:

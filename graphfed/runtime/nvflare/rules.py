@@ -43,11 +43,7 @@ SILENCE = 10
 
 
 def authorization() -> JsonObject:
-    """Return the content of authorization.json, in which everything that is not named is denied.
-
-    Returns:
-        The content.
-    """
+    """Return the content of authorization.json, in which everything that is not named is denied."""
     rights = dict.fromkeys(RIGHTS, "any") | {"byoc": "none"}
     return {"format_version": "1.0", "permissions": {ROLE: rights}}
 
@@ -58,9 +54,6 @@ def resources(kind: str, num_clients: int) -> JsonObject:
     Args:
         kind: "server" or "site".
         num_clients: The number of sites, for the server.
-
-    Returns:
-        The content.
     """
     common: JsonObject = {
         "format_version": 2,
@@ -127,11 +120,7 @@ def resources(kind: str, num_clients: int) -> JsonObject:
 
 
 def log_config() -> JsonObject:
-    """Return the content of log_config.json: FLARE logs into log.txt, of the kit and of each run.
-
-    Returns:
-        The content.
-    """
+    """Return the content of log_config.json: FLARE logs into log.txt, of the kit and of each run."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -165,9 +154,6 @@ def job_error(folder: Path) -> str:
     FLARE replaces expressions with a dollar sign in settings by environment variables and files of the site,
     and its error messages may report the settings to the server. So no text of a job may contain a dollar
     sign.
-
-    Args:
-        folder: The folder of the job.
 
     Returns:
         Why the job is refused; "" if it is not.

@@ -62,7 +62,6 @@ class Signed(Asked):
     """A text with the signature of its author.
 
     Attributes:
-        content: The text.
         certificate: The author's certificate (DER), in hexadecimal.
         signature: The signature over the kind of the text and the text, in hexadecimal.
     """
@@ -76,7 +75,6 @@ class Statement(Asked):
     """What a site says about its part of a run.
 
     Attributes:
-        run: The name of the run.
         request: The hash of the request that the site ran.
         sent: (transfer, receiver, protection) of everything that the site's clients sent, sorted.
         ledger: The hash of the site's ledger.
@@ -90,9 +88,6 @@ class Statement(Asked):
 
 def digest(text: str) -> str:
     """Hash a text.
-
-    Args:
-        text: The text.
 
     Returns:
         Its SHA-256 in hexadecimal.
@@ -130,9 +125,6 @@ def _verified(text: str, kind: str, root: Path, name: str, role: str) -> str:
 def content_of(text: str) -> str:
     """Return the text of what is said to be signed, without any check, for messages.
 
-    Args:
-        text: The signed text.
-
     Returns:
         The text; "" if there is none.
     """
@@ -151,9 +143,6 @@ def sign_request(run: Mapping[str, Any], startup_kit: StartupKit) -> str:
     Args:
         run: The fields of a `Request`, except those that follow from the project, and the time.
         startup_kit: The startup kit of the coordinator.
-
-    Returns:
-        The signed request.
 
     Raises:
         InputError: The request, or the startup kit, cannot be used.
@@ -178,12 +167,8 @@ def accepted(text: str, startup_kit: StartupKit, *, once: bool) -> Request:
     """Check a signed request completely.
 
     Args:
-        text: The signed request.
         startup_kit: The startup kit of this participant.
         once: Whether to refuse a request that is not newer than all earlier ones, and to remember its time.
-
-    Returns:
-        The request.
 
     Raises:
         InputError: What is asked for cannot be used.
@@ -225,13 +210,7 @@ def sign_statement(identity: Identity, request: str, run: str, ledger: JsonObjec
     """Sign what a site has done in a run.
 
     Args:
-        identity: The site.
         request: The signed request that it ran.
-        run: The name of the run.
-        ledger: The site's ledger in JSON.
-
-    Returns:
-        The signed statement.
     """
     statement = Statement(
         run=run,
@@ -266,12 +245,8 @@ def check_statements(
 
     Args:
         statements: The signed statement of each site, by name, as the server passed them on.
-        request: The signed request.
         startup_kit: The startup kit of the coordinator.
         ledger: The server's ledger in JSON; None if the program writes none.
-
-    Returns:
-        What was verified.
 
     Raises:
         Refused: A statement is missing or wrong, or says that the site ran something else.

@@ -31,10 +31,8 @@ class StartupKit:
     """A startup kit.
 
     Attributes:
-        folder: Its folder.
         kind: "server", "site" or "coordinator".
         name: The name of its participant in FLARE.
-        project: The project.
     """
 
     folder: Path
@@ -45,12 +43,6 @@ class StartupKit:
 
 def load_startup_kit(folder: Path) -> StartupKit:
     """Load a startup kit.
-
-    Args:
-        folder: Its folder.
-
-    Returns:
-        The startup kit.
 
     Raises:
         InputError: The folder is not a startup kit, or it is damaged.
@@ -81,10 +73,6 @@ def provision(project: Project, out: Path) -> dict[str, Path]:
     """Make the startup kits of a project: `out`/server, `out`/coordinator and one folder for each site.
 
     Either all startup kits are made or none.
-
-    Args:
-        project: The project.
-        out: The new folder.
 
     Returns:
         The folder of each startup kit by its name.
@@ -122,9 +110,6 @@ def check_certificate(startup_kit: StartupKit) -> None:
     """Check that the certificate of a startup kit has the right name, is valid now and matches its key.
 
     A server refuses any other certificate, and FLARE would only retry without a message.
-
-    Args:
-        startup_kit: The startup kit.
 
     Raises:
         InputError: The certificate belongs to another participant, is not valid today, does not match the

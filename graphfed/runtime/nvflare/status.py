@@ -27,8 +27,6 @@ class Status:
     """The state of a server. Times are in UTC.
 
     Attributes:
-        address: The address of the server.
-        started: When the server was started.
         sites: The last sign of life of every site of the project; None for a site that is not connected.
         runs: The ids of the runs in progress.
     """
@@ -57,9 +55,6 @@ def status(startup_kit: Path) -> Status:
 
     Args:
         startup_kit: The folder of the startup kit of the coordinator.
-
-    Returns:
-        The state.
 
     Raises:
         InputError: The startup kit is not that of a coordinator.
@@ -91,9 +86,6 @@ def open_session(startup_kit: StartupKit) -> "Iterator[Session]":
 
     Args:
         startup_kit: The startup kit of the coordinator.
-
-    Yields:
-        The session.
 
     Raises:
         InputError: The startup kit is not that of a coordinator.

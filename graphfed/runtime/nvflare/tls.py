@@ -71,8 +71,6 @@ def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> Refusa
 
     Args:
         startup: The folder `startup` of a startup kit.
-        host: The host of the server.
-        port: Its port.
         timeout: Seconds to wait.
 
     Returns:

@@ -39,9 +39,6 @@ def agree_class_weights(
     """Put the class weights that `config` asks for on every client's cohort.
 
     Args:
-        fed: The federation.
-        data: The clients' cohorts.
-        task: The task.
         config: The run's settings; without class_weights=balanced the cohorts are returned unchanged.
 
     Returns:

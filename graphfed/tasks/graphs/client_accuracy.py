@@ -31,9 +31,7 @@ def own_accuracy(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
     """Compute every client's accuracy on its own nodes of a part.
 
     Args:
-        cohort: The clients' data.
         logits: The logits of the rows of `target`, [n, C].
-        target: "val" or "test".
 
     Returns:
         [K] float64; nan for a client without such nodes. Logits that are not all finite are wrong.
@@ -108,9 +106,6 @@ def accept_sums(sums: Mapping[str, Tensor], most: np.ndarray | None) -> str:
     Args:
         sums: The sums of the process's clients; without "client_bins" they are not checked.
         most: The number of nodes that each of its clients declared; None if unknown.
-
-    Returns:
-        The reason.
     """
     bins, total = sums.get("client_bins"), sums.get("client_accuracy")
     if bins is None or total is None:

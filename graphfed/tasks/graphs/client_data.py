@@ -75,14 +75,10 @@ def read_client(
         path: The description of the site's tables (.yaml), or an exported cohort (.safetensors).
         split: The split of the run, which is used if the tables have no column of parts (`hashed_parts`). An
             exported cohort has its own parts.
-        split_seed: The seed of the split.
         roster: The names of all the run's clients, in the order of their numbers.
         client: The name of the site. It is in the roster unless the site is a gateway. A gateway has the
             clients that its description names, in the column of clients or under `clients`, or those of its
             cohort file. Their numbers must be consecutive.
-
-    Returns:
-        The data of the site.
 
     Raises:
         InputError: A table cannot be used, an edge goes to an unknown client or has no endpoint at this site,
@@ -113,13 +109,8 @@ def make_client_cohort(
     features in float64 (see `make_cohort`).
 
     Args:
-        data: The data of a site.
         clients: The numbers of the clients that the run has at this site.
         num_classes: The number of classes on which all sites agreed.
-        device: The device of the tensors.
-
-    Returns:
-        The cohort.
 
     Raises:
         InputError: The data belongs to other clients, or has another number of classes.
@@ -192,9 +183,7 @@ def assigned_clients(clients: Sequence[int], roster: Sequence[str], client: str)
     """Determine the clients for which a site's exported file must be.
 
     Args:
-        clients: The clients of the file.
         roster: The names of all the run's clients.
-        client: The name of the site.
 
     Returns:
         The site's own client if it is in the roster. For a gateway, as many consecutive clients as the file
@@ -282,13 +271,10 @@ def _cohort(
     """Build the cohort of the rows.
 
     Args:
-        rows: The rows.
         number: The numbers of the rows' nodes and of the nodes at other clients, [M + D].
         order: The order of the rows by client and number, [M].
         y: The class of each row, [M].
         part: The part of the split of each row, [M].
-        num_classes: The number of classes.
-        description: The description of the files.
     """
     count = len(rows.client)
     clients, client = np.unique(rows.client[order], return_inverse=True)

@@ -83,9 +83,6 @@ class GraphInputs:
     def task(self, name: str) -> Task:
         """Describe the task.
 
-        Args:
-            name: The name of the task.
-
         Returns:
             The task with the graph's numbers of features and classes.
         """
@@ -93,9 +90,6 @@ class GraphInputs:
 
     def check(self, config: RunConfig) -> None:
         """Check that the method of a run can use these inputs.
-
-        Args:
-            config: The run.
 
         Raises:
             InputError: The method cannot use the partition, the number of workers or the edge weights.
@@ -145,9 +139,6 @@ class GraphInputs:
     def described(self, config: RunConfig) -> JsonObject:
         """Describe graph and partition for the manifest.
 
-        Args:
-            config: The run.
-
         Returns:
             The keys `data` and `partition` of the manifest.
         """
@@ -188,18 +179,11 @@ class GraphInputs:
         }
 
     def threads(self) -> int:
-        """Choose the number of threads if the user does not.
-
-        Returns:
-            The number of threads.
-        """
+        """Choose the number of threads if the user does not."""
         return default_threads(self.graph)
 
     def bytes_needed(self, config: RunConfig) -> int:
         """Estimate the size of a run's files.
-
-        Args:
-            config: The run.
 
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
@@ -247,18 +231,11 @@ class GraphInputs:
         return sum(column.nbytes for column in self.partition.tables.values())
 
     def save_partition(self, path: Path) -> None:
-        """Write the partition to a file.
-
-        Args:
-            path: The file.
-        """
+        """Write the partition to a file."""
         self.partition.save(path)
 
     def clients_of(self, method: "Method") -> int:
         """Return the number of clients in the federation of a method.
-
-        Args:
-            method: The method.
 
         Returns:
             1 for a method that trains on the pooled graph, else the number of the partition's clients.
@@ -269,11 +246,7 @@ class GraphInputs:
         """Divide the graph among workers.
 
         Args:
-            config: The run.
             workers: The numbers of each worker's clients.
-
-        Returns:
-            The cohort of each worker.
         """
         from graphfed.federation.cohort import make_cohort
         from graphfed.methods.common.local_training import as_configured
@@ -286,35 +259,19 @@ class GraphInputs:
         return [as_configured(cohort, config.training) for cohort in cohorts]
 
     def part_of_server(self, config: RunConfig) -> None:
-        """Return None, because the server has no data.
-
-        Args:
-            config: The run.
-        """
+        """Return None, because the server has no data."""
 
     def save_for_client(self, part: "Cohort", path: Path) -> None:
-        """Write a worker's cohort to the file with which a site of a rehearsal starts.
-
-        Args:
-            part: The cohort.
-            path: The file.
-        """
+        """Write a worker's cohort to the file with which a site of a rehearsal starts."""
         from graphfed.federation.cohort import Names, save_cohort
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
 
     def present(self, absent: Sequence[object]) -> None:
-        """Return None, because every client takes part in predicting.
-
-        Args:
-            absent: Not used.
-        """
+        """Return None, because every client takes part in predicting."""
 
     def trained_on(self, config: RunConfig) -> Partition:
         """Return the partition that the method of a run trains on.
-
-        Args:
-            config: The run.
 
         Returns:
             The run's partition, or the one with all nodes at one client for a method that trains on the
@@ -324,9 +281,6 @@ class GraphInputs:
 
     def stable_ids(self, config: RunConfig) -> np.ndarray | None:
         """Return the ids that replace the partition's ids in cohorts (see `stable_ids_of`).
-
-        Args:
-            config: The run.
 
         Returns:
             The ids; None if cohorts have the partition's ids.
@@ -341,7 +295,6 @@ class GraphInputs:
         """Put the partition's ids into the cohorts of predictions.
 
         Args:
-            config: The run.
             predicted: The cohort and the predictions of each worker.
 
         Returns:
@@ -354,9 +307,6 @@ class GraphInputs:
 
     def owners(self, config: RunConfig) -> Partition | None:
         """Return the partition that gives the clients of predictions if training was pooled.
-
-        Args:
-            config: The run.
 
         Returns:
             The partition; None if training was not pooled.
@@ -374,13 +324,9 @@ def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, cen
 
     Args:
         x: The features, sparse [N, F].
-        trained_on: The partition.
         alone: Whether every client scales its features by its own data only.
         centred: Whether features are centred that are often set, by one client or, if it is not alone, by all
             together. No client's zeros of them stay zeros.
-
-    Returns:
-        The number of pairs.
     """
     from graphfed.methods.common.feature_scaling import SPARSE
 
@@ -399,10 +345,6 @@ def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, cen
 def check_features(config: RunConfig, graph: Graph) -> None:
     """Check that a graph has features, which every method needs.
 
-    Args:
-        config: The run.
-        graph: The graph.
-
     Raises:
         InputError: It has none.
     """
@@ -418,12 +360,7 @@ def partition_graph(
     """Compute the partition of a run, or read it from its file.
 
     Args:
-        config: The run.
-        graph: The graph.
         on_stage: A function that is called with a text at the start of the stage.
-
-    Returns:
-        The partition.
 
     Raises:
         InputError: The graph cannot be partitioned as the run asks, or the file belongs to another graph.
@@ -440,10 +377,6 @@ def partition_graph(
 
 def with_client_remarks(graph: Graph, partition: Partition) -> Graph:
     """Add a remark if some clients of a partition hold no node, although they count as clients of the run.
-
-    Args:
-        graph: The graph.
-        partition: Its partition.
 
     Returns:
         The graph with the remark; the same graph if every client holds a node.
@@ -463,11 +396,7 @@ def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
     """Load the graph of a run.
 
     Args:
-        config: The run.
         graphs: A dictionary that keeps loaded data for further runs.
-
-    Returns:
-        The graph.
 
     Raises:
         InputError: A file cannot be used, or the graph does not fit into memory.
@@ -494,12 +423,5 @@ def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
 
 
 def pooled_partition(graph: Graph) -> Partition:
-    """Build the partition with all nodes at one client, for methods that train on the pooled graph.
-
-    Args:
-        graph: The graph.
-
-    Returns:
-        The partition.
-    """
+    """Build the partition with all nodes at one client, for methods that train on the pooled graph."""
     return from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64))

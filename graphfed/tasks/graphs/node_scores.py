@@ -89,7 +89,6 @@ class Selection:
     """The agreement of all clients before training on how rounds are selected.
 
     Attributes:
-        metric: The metric that selects rounds.
         positive: The positive class of two classes; 1 for more classes, where it is not used.
     """
 
@@ -107,9 +106,6 @@ class _Prepared:
 
 def bins_of(num_classes: int) -> int:
     """Return the number of bins of a histogram. It falls with the number of classes, so messages stay small.
-
-    Args:
-        num_classes: C.
 
     Returns:
         B.
@@ -131,9 +127,7 @@ def score_clients(
     """Score every client's predictions of a part.
 
     Args:
-        cohort: The clients' data.
         logits: The logits of the rows of `target`, [n, C].
-        target: "val" or "test".
         selection: The metric by which clients select their own rounds; None if they do not.
 
     Returns:
@@ -229,10 +223,7 @@ def blocks_by_client(
     """Rank every client's scores of a part exactly.
 
     Args:
-        cohort: The clients' data.
         logits: The logits of the rows of `target`, [n, C].
-        target: "val" or "test".
-        positive: The positive class of two.
         per_client: Whether every client's nodes are ranked apart.
 
     Returns:
@@ -359,7 +350,6 @@ def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows of all owned nodes with their logits.
 
     Args:
-        cohort: The clients' data.
         logits: The logits for the target "all", [n, C].
 
     Returns:
@@ -431,10 +421,6 @@ def choose_selection(counts: Tensor, select: str) -> Selection:
 
     Args:
         counts: The numbers of all clients' validation nodes of each class, [C].
-        select: The setting `select`.
-
-    Returns:
-        The selection.
     """
     positive = 0 if len(counts) == 2 and counts[0] < counts[1] else 1
     if select != "auto":
@@ -454,9 +440,6 @@ def headline_of(counts: Tensor) -> tuple[str, ...]:
 
     Args:
         counts: The numbers of nodes of each class, [C].
-
-    Returns:
-        The names of the metrics.
     """
     if not is_dominated(counts):
         return ("accuracy", "macro_f1")

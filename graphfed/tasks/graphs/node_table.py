@@ -24,7 +24,6 @@ def cohort_predictions(
 
     Args:
         parts: (cohort, rows [n], logits [n, C]) of every worker.
-        partition: The partition of training.
         owners: If training was pooled at one client, the partition that gives the clients of each node.
 
     Returns:
@@ -60,8 +59,6 @@ def predictions_table(
 
     Args:
         predicted: The result of `cohort_predictions`.
-        graph: The graph.
-        split: The split of its nodes.
         client_names: The names that the data gives to the clients; () if it gives none.
         class_names: The names of the model's classes, if they differ from those of the graph.
 

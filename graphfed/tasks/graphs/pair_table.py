@@ -25,7 +25,6 @@ def cohort_pairs(
 
     Args:
         parts: (cohort, pairs [n], scores [n]) of every worker.
-        partition: The partition of training.
         owners: If training was pooled at one client, the partition that gives the client of each node.
 
     Returns:
@@ -57,7 +56,6 @@ def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", client_names: 
 
     Args:
         predicted: The result of `cohort_pairs`.
-        graph: The graph.
         client_names: The names that the data gives to the clients; () if it gives none.
 
     Returns:

@@ -34,14 +34,7 @@ def pooled_score(
 
     Args:
         method: The method, which trains one shared model.
-        graph: The whole graph.
-        split: The split of its nodes.
-        weights: The weights of the model.
-        config: The settings of the run.
         scaling: The scaling of the features; None if they are not scaled.
-
-    Returns:
-        The metrics by name.
     """
     cohort = make_cohort(
         graph, split, partition(graph, "random", 1, 0), [0], device=tensors_in(weights)[0].device

@@ -133,7 +133,6 @@ def count(
         positive: Which nodes are positive, [G, n] bool.
         weight: What a node counts, [n] int64.
         client: The client of each node, [n].
-        clients: K.
         edges: The edges of the bins, [G, B - 1] int32.
 
     Returns:
@@ -175,9 +174,6 @@ def blocks_of_scores(
         weight: What a node counts, in nodes, [n] float64.
         ranking: The ranking of each node, [n] int64.
         rankings: G.
-
-    Returns:
-        The blocks.
     """
     key, block = torch.unique(ranking * AXIS + code + (1 << 31), return_inverse=True)
     ranking, low = key // AXIS, key % AXIS - (1 << 31)
@@ -259,7 +255,6 @@ def divide(blocks: Blocks, bins: int, tolerance: float, *metrics: str) -> Divisi
     """Divide the blocks that make the metrics uncertain.
 
     Args:
-        blocks: What is known.
         bins: B, at least 4.
         tolerance: The largest error of a mean over the rankings that is good enough.
         metrics: The metrics that are needed; all without names.
@@ -340,14 +335,12 @@ def refine_until(
     """Let the clients count their scores in finer bins until the metrics are known well enough.
 
     Args:
-        fed: The federation.
         blocks: The `Blocks` of the first counts, at the server.
         count_again: (edges at the clients) -> the counts summed at the server.
         merge: (blocks, division, counts) -> the refined blocks; runs at the server.
         bins: The number of bins of each count.
         tolerance: See `divide`.
         name: What the names of the transfers begin with.
-        metrics: The metrics that are needed.
 
     Returns:
         The blocks at the server. After `REFINEMENTS` counts they may still be too coarse.

@@ -22,7 +22,6 @@ class Schema:
     Attributes:
         feature_names: The names of the F features, "" if unknown.
         class_names: The names of the C classes, "" if unknown.
-        weighted: Whether edges have weights.
         ids: What identifies a node, one of IDS.
         parts: What determines a node's part of the split, one of PARTS. `ids` and `parts` are both "exported"
             for a cohort file that `graphfed data export` wrote.
@@ -49,11 +48,7 @@ class Schema:
         return self.ids in ("exported", "client and id")
 
     def to_json(self) -> JsonObject:
-        """Convert to JSON.
-
-        Returns:
-            A mapping that `from_json` accepts.
-        """
+        """Convert to JSON."""
         lists = {"feature_names": list(self.feature_names), "class_names": list(self.class_names)}
         return dataclasses.asdict(self) | lists
 
@@ -62,11 +57,7 @@ class Schema:
         """Read a schema from JSON, which is not trusted.
 
         Args:
-            content: The JSON.
             origin: The name of the schema in messages.
-
-        Returns:
-            The schema.
 
         Raises:
             InputError: The content is not of the form that `to_json` returns.

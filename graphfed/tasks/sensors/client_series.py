@@ -29,7 +29,6 @@ class OwnSeries:
 
     Attributes:
         sensors: The readings as they were read.
-        split: The split of their windows.
         series: The readings as training uses them.
     """
 
@@ -42,7 +41,6 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
     """Read the sensors of a site's description.
 
     Args:
-        path: The description.
         roster: The names of the run's clients.
 
     Returns:
@@ -82,13 +80,8 @@ def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObjec
     """Read the sensors of a site's description and split their windows.
 
     Args:
-        path: The description.
         roster: The names of the run's clients.
-        split: The split of the run.
         config: The settings of the run, with lags, horizon and every.
-
-    Returns:
-        The sensors and their windows.
 
     Raises:
         InputError: As in `read_readings` and `make_time_split`.
@@ -104,11 +97,7 @@ def read_graph(path: Path, roster: Sequence[str]) -> Edges:
     """Read the graph of the server's description.
 
     Args:
-        path: The description.
         roster: The names of the run's clients, which are the nodes of the graph.
-
-    Returns:
-        The edges.
 
     Raises:
         InputError: A file cannot be used.

@@ -46,7 +46,6 @@ class SensorInputs:
 
     Attributes:
         sensors: The readings and the graph.
-        split: The split of the windows.
         dropped: Descriptions of unused keys of the data's description (`DataSource.dropped`).
     """
 
@@ -82,9 +81,6 @@ class SensorInputs:
     def task(self, name: str) -> Task:
         """Describe the task.
 
-        Args:
-            name: The name of the task.
-
         Returns:
             A task with one feature, the reading, and no classes.
         """
@@ -92,9 +88,6 @@ class SensorInputs:
 
     def check(self, config: RunConfig) -> None:
         """Check that the method of a run can use these inputs.
-
-        Args:
-            config: The run.
 
         Raises:
             InputError: There are more workers than clients, or the method cannot use the sensors.
@@ -109,9 +102,6 @@ class SensorInputs:
 
     def described(self, config: RunConfig) -> JsonObject:
         """Describe sensors and partition for the manifest.
-
-        Args:
-            config: The run.
 
         Returns:
             The keys `data` and `partition` of the manifest.
@@ -142,27 +132,16 @@ class SensorInputs:
         }
 
     def overview(self) -> JsonObject:
-        """Compute the content of overview.json.
-
-        Returns:
-            The overview of the sensors.
-        """
+        """Compute the content of overview.json."""
         return sensor_overview(self.sensors, self.split)
 
     def threads(self) -> int:
-        """Choose the number of threads if the user does not.
-
-        Returns:
-            The number of threads.
-        """
+        """Choose the number of threads if the user does not."""
         windows = -(-self.split.train // self.split.every)
         return threads_for(self.num_clients * windows * self.split.lags)
 
     def bytes_needed(self, config: RunConfig) -> int:
         """Estimate the size of a run's files.
-
-        Args:
-            config: The run.
 
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
@@ -190,17 +169,10 @@ class SensorInputs:
         return 0
 
     def save_partition(self, path: Path) -> None:
-        """Write nothing, because sensors have only one partition.
-
-        Args:
-            path: Not used.
-        """
+        """Write nothing, because sensors have only one partition."""
 
     def clients_of(self, method: "Method") -> int:
         """Return the number of clients in the federation of a method.
-
-        Args:
-            method: The method.
 
         Returns:
             The number of sensors, also for a method that trains on pooled data: it has them as one cohort.
@@ -211,36 +183,20 @@ class SensorInputs:
         """Divide the readings among workers.
 
         Args:
-            config: The run.
             workers: The numbers of each worker's clients.
-
-        Returns:
-            The series of each worker.
         """
         from graphfed.federation.series import make_series
 
         return [make_series(self.sensors, self.split, worker, device=config.device) for worker in workers]
 
     def part_of_server(self, config: RunConfig) -> "Network":
-        """Return the graph between the sensors, which the server has.
-
-        Args:
-            config: The run.
-
-        Returns:
-            The graph.
-        """
+        """Return the graph between the sensors, which the server has."""
         from graphfed.federation.series import make_network
 
         return make_network(self.sensors, self.split, device=config.device)
 
     def save_for_client(self, part: "Series", path: Path) -> None:
-        """Write a worker's series to the file with which a site of a rehearsal starts.
-
-        Args:
-            part: The series.
-            path: The file.
-        """
+        """Write a worker's series to the file with which a site of a rehearsal starts."""
         from graphfed.federation.series import save_series
 
         save_series(part, path)
@@ -254,7 +210,6 @@ class SensorInputs:
         """Build the content of predictions.parquet (see `forecast_table`).
 
         Args:
-            config: The run.
             predicted: (series, (first step of each window [W], forecasts [K, W, n])) of each worker.
             names: Not used; there are no classes.
 
@@ -268,23 +223,13 @@ class SensorInputs:
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
 
     def metric_of_rounds(self, config: RunConfig) -> str:
-        """Return the validation error that selects rounds.
-
-        Args:
-            config: The run.
-
-        Returns:
-            The name of the error.
-        """
+        """Return the validation error that selects rounds."""
         training = config.training
         assert isinstance(training, WindowSettings)
         return deciding_error(training)
 
     def present(self, absent: Sequence[object]) -> np.ndarray:
         """Determine the sensors that take part in predicting.
-
-        Args:
-            absent: The ids of absent sensors.
 
         Returns:
             Whether each sensor takes part, bool [S].
@@ -309,10 +254,6 @@ class SensorInputs:
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
         """Return the details of a result that only this task has.
 
-        Args:
-            config: The run.
-            outcome: The outcome of training.
-
         Returns:
             No details.
         """
@@ -323,11 +264,7 @@ def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors
     """Load the sensors of a run.
 
     Args:
-        config: The run.
         loaded: A dictionary that keeps loaded data for further runs.
-
-    Returns:
-        The sensors.
 
     Raises:
         InputError: A file cannot be used, or the data does not fit into memory.
@@ -347,9 +284,6 @@ def forecast_table(
     """Build the table of one sensor's forecasts.
 
     Args:
-        sensors: The readings.
-        split: The split of the windows.
-        sensor: The number of the sensor.
         first: The first step of each window, [W].
         forecast: The forecasts, [W, n].
 

@@ -57,10 +57,8 @@ def score_clients(
     """Sum every client's errors on a part of the split.
 
     Args:
-        series: The clients' data.
         forecast: The forecasts in the unit of the readings, [P, W, n], or [K, W, n] for all clients.
         present: The clients that take part, bool [K].
-        target: "val" or "test".
         missing: The setting `missing` of the run.
 
     Returns:
@@ -243,15 +241,7 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
 
 
 def deciding_error(config: WindowSettings, prepared: object = None) -> str:
-    """Return the error that selects rounds, which is the error that the run is trained on.
-
-    Args:
-        config: The settings of the run.
-        prepared: Not used.
-
-    Returns:
-        The name of the error.
-    """
+    """Return the error that selects rounds, which is the error that the run is trained on."""
     return "rmse" if config.missing == "masked" else "rmse_as_read"
 
 

@@ -13,8 +13,8 @@ there is no bias correction, and v starts at tau^2.
 
 import torch
 
-from graphfed.methods.averaging.rules import fedavg
 from graphfed.methods.averaging.rules.base import Rule, Tensors, Values
+from graphfed.methods.averaging.rules.fedavg import local
 from graphfed.methods.averaging.settings import ServerAdamSettings
 
 
@@ -38,4 +38,4 @@ def step(model: Tensors, values: Values, mean: Tensors, config: ServerAdamSettin
     return new, {"first": m, "second": v}
 
 
-RULE = Rule("fedadam", fedavg.local, step, first)
+RULE = Rule("fedadam", local, step, first)

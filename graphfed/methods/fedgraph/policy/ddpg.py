@@ -118,7 +118,6 @@ def run_first_episode(
 
     Args:
         environment: An environment without a projection.
-        config: The settings of DDPG.
         seed: The seed of the policy; the actions are drawn from it.
         after_round: Called after every round; it may raise to end the episode.
         report: Called with a line of text before a long computation.

@@ -56,7 +56,6 @@ class Reward:
 
     Attributes:
         target: Lambda, the target accuracy, a fraction in (0, 1].
-        omega: Omega, the base.
         alpha: alpha, the cost of a second.
         beta: beta, the seconds of a round without cost.
         on: The nodes whose accuracy is used, "val" or "test".
@@ -186,7 +185,6 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
 
     Attributes:
         projection: The tensors of the projection; empty for none.
-        episode: The number of the episode.
         round: The number of rounds of the episode that are done.
         spent: Seconds that this process has spent in "rounds" and in their "evaluation", of all episodes.
     """
@@ -404,13 +402,8 @@ def run_episode(
     """Run an episode in which nothing is learned.
 
     Args:
-        environment: The environment.
-        number: The number of the episode.
         choose: Called with the observation before a round; returns the action.
         after_round: Called after every round; it may raise to end the episode.
-
-    Returns:
-        The episode.
 
     Raises:
         GraphfedError: Training or the policy diverged.
@@ -433,7 +426,6 @@ def run_policy(
 
     Args:
         environment: An environment with the policy's projection.
-        policy: The tensors of the policy.
         after_round: As in `run_episode`.
     """
     tensors = {name: tensor.to(environment.federation.fed.device) for name, tensor in policy.items()}

@@ -205,8 +205,6 @@ def resume_policy(
     """Go on with what `learn_policy` began in a folder; read it if learning has ended.
 
     Args:
-        folder: The folder of the policy.
-        manifest: Its manifest.
         data: The data, if it was an object in Python.
         data_dir: The folder where the data files are now.
         progress: Whether to show progress on stderr.
@@ -469,8 +467,6 @@ class Learning:
         """Save an episode that is over, and show a line.
 
         Args:
-            episode: The episode.
-            tensors: What the next episode needs.
             actions: What the actions were, for the line.
 
         Raises:

@@ -87,10 +87,8 @@ class LearnedPolicy:
     Attributes:
         reward: target, omega, alpha, beta, on, clock, and the origin of target and alpha.
         policy_saw_test: Whether the reward is the accuracy on the test part.
-        episodes: The lines of episodes.jsonl.
         final: The episode without noise, with the seed's own weights: a line, and its `rounds`.
         details: The number of components, and the episode after which the actor is the policy.
-        folder: The folder with the files.
     """
 
     dataset: str
@@ -118,7 +116,7 @@ class LearnedPolicy:
         """Describe the policy for a screen.
 
         Returns:
-            The lines of a text.
+            Lines of text.
         """
         part = "test" if self.policy_saw_test else "validation"
         final, accuracy = self.final, self.final["accuracy"]
@@ -176,11 +174,7 @@ def lines_in(folder: Path) -> list[JsonObject]:
 
 
 def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int) -> bytes:
-    """Draw the return of every episode, its mean over the last ten, and where the actor is kept.
-
-    Returns:
-        An SVG file.
-    """
+    """Draw the return of every episode, its mean over the last ten, and where the actor is kept."""
     returns = np.array([line["return"] for line in lines])
     numbers = np.arange(1, len(returns) + 1)
     sums = np.concatenate([[0.0], returns.cumsum()])
