@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from casting import Cast
 from placements import at_server, per_client
 
-from graphfed.federation import SERVER, Cast, Federation, ReceivedError, TensorForm, as_leaves
+from graphfed.federation import SERVER, Federation, ReceivedError, TensorForm, as_leaves
 from graphfed.federation.ledger import Flow
 from graphfed.federation.link import SERVER_INDEX, Message
 from graphfed.federation.received import Received, magnitude

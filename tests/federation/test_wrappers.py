@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from casting import Cast
 from placements import (
     SEVERAL_EACH,
     World,
@@ -26,21 +27,6 @@ from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.nn.sparse import SparseMatrix
 
 PLACEMENTS = [[range(6)], [(k,) for k in range(6)], SEVERAL_EACH]
-
-
-@dataclass(frozen=True)
-class Cast:
-    """Sends floating numbers in a smaller dtype; it hides nothing."""
-
-    dtype: torch.dtype = torch.float16
-    gradients: bool = False
-    protection: str | None = None
-
-    def encode(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype)
-
-    def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
-        return encoded.to(dtype)
 
 
 CASTS = [Cast(torch.float16), Cast(torch.bfloat16), Cast(torch.bfloat16, gradients=True)]

@@ -18,7 +18,6 @@ from graphfed.data.graphs.splits import KINDS
 from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.data.sensors.windows import KINDS as TIME_KINDS
 from graphfed.methods.registry import METHODS
-from graphfed.runs.catalogue import every_setting
 from graphfed.runs.settings import settings_of
 
 #: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.
@@ -153,7 +152,9 @@ def test_a_run_whose_name_a_shell_would_take_apart_is_left_to_the_completion_of_
 
 def test_completion_loads_neither_torch_nor_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    every_setting()  # keeps the settings in the cache folder
+    # This keeps the settings in the cache folder; here, tests may have loaded plug-ins.
+    keep = "from graphfed.runs.catalogue import every_setting; every_setting()"
+    subprocess.run([sys.executable, "-c", keep], check=True)
     code = (
         "import sys; from graphfed.cli import main\n"
         "try: main([])\n"
