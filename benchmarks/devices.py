@@ -1,4 +1,4 @@
-"""Measure a round of every method on a GPU beside the CPU.
+"""Measure a round of every method on a GPU and on the CPU of the same machine.
 
     social      a generated graph of 10^4 nodes, mean degree 10, 128 features; 10 clients, or a client a node
                 for the methods whose partition is `ego`; methods in LARGE also with 10^5 nodes

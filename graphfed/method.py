@@ -18,6 +18,7 @@ from graphfed.methods.averaging.methods import FEDAVG, WEIGHTS_SENT
 from graphfed.methods.averaging.program import count_training, predict, prepare_own, round, setup, start
 from graphfed.methods.averaging.rules import RULES
 from graphfed.methods.averaging.rules.base import Average, Rule
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import (
     Prepared,
@@ -102,20 +103,3 @@ def settings(cls: type[C]) -> type[C]:
         The class, as a frozen dataclass of pydantic.
     """
     return cast("type[C]", dataclass(frozen=True, config={"extra": "forbid"})(cls))
-
-
-@settings
-class AveragingSettings(
-    SamplingSettings,
-    AggregationSettings,
-    ProtocolSettings,
-    ClientStateSettings,
-    LocalStepsSettings,
-    ClassWeightSettings,
-    AttentionSettings,
-    BackboneSettings,
-    GraphSettings,
-    TrainingSettings,
-    CommonSettings,
-):
-    """The settings of a method that averages training; a subclass adds its own."""

@@ -108,7 +108,27 @@ class RuleSettings(groups.ControlVariates):
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAvgConfig(
+class AveragingSettings(
+    groups.SamplingSettings,
+    groups.AggregationSettings,
+    groups.ProtocolSettings,
+    groups.ClientStateSettings,
+    groups.LocalStepsSettings,
+    groups.ClassWeightSettings,
+    groups.AttentionSettings,
+    groups.BackboneSettings,
+    groups.GraphSettings,
+    groups.TrainingSettings,
+    groups.CommonSettings,
+):
+    """The settings of a method that averages training; a subclass adds its own."""
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class RuledSettings(
+    RuleSettings,
+    ProximalSettings,
+    ServerAdamSettings,
     groups.ServerOptimizerSettings,
     groups.SamplingSettings,
     groups.AggregationSettings,
@@ -116,30 +136,20 @@ class FedAvgConfig(
     groups.ClientStateSettings,
     groups.LocalStepsSettings,
     groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
     groups.GraphSettings,
     groups.TrainingSettings,
     groups.CommonSettings,
 ):
+    """The settings of a method that averages training by a rule of choice."""
+
+
+@dataclass(frozen=True, config={"extra": "forbid"})
+class FedAvgConfig(groups.ServerOptimizerSettings, AveragingSettings):
     """The settings of FedAvg."""
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedProxConfig(
-    ProximalSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FedProxConfig(ProximalSettings, AveragingSettings):
     """The settings of FedProx."""
 
     @property
@@ -149,20 +159,7 @@ class FedProxConfig(
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedAdamConfig(
-    ServerAdamSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FedAdamConfig(ServerAdamSettings, AveragingSettings):
     """The settings of FedAdam."""
 
     @property
@@ -201,22 +198,7 @@ class ScaffoldConfig(
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class DistGATConfig(
-    RuleSettings,
-    ProximalSettings,
-    ServerAdamSettings,
-    groups.ServerOptimizerSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class DistGATConfig(groups.AttentionSettings, RuledSettings):
     """The settings of DistGAT."""
 
     @property

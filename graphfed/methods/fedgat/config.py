@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError
 from graphfed.methods import config as groups
-from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
+from graphfed.methods.averaging.settings import RuledSettings
 from graphfed.methods.common.released import NoiseSettings
 from graphfed.methods.config import PlaintextOnly, SamplingSettings
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
@@ -104,23 +104,7 @@ def _network(score: Score, tied: bool) -> Backbone:
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATConfig(
-    FedGATSettings,
-    RuleSettings,
-    ProximalSettings,
-    ServerAdamSettings,
-    groups.ServerOptimizerSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FedGATConfig(FedGATSettings, groups.AttentionSettings, RuledSettings):
     """The settings of FedGAT."""
 
     plaintext_only: ClassVar = (
@@ -144,24 +128,7 @@ class FedGATConfig(
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATLdpConfig(
-    NoiseSettings,
-    FedGATSettings,
-    RuleSettings,
-    ProximalSettings,
-    ServerAdamSettings,
-    groups.ServerOptimizerSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FedGATLdpConfig(NoiseSettings, FedGATSettings, groups.AttentionSettings, RuledSettings):
     """The settings of FedGAT on features that the clients have noised."""
 
     epsilon: float = Field(

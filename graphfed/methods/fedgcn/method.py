@@ -59,9 +59,8 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum, select_ids
-from graphfed.methods import config as groups
 from graphfed.methods.averaging import program
-from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
+from graphfed.methods.averaging.settings import RuledSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import Prepared, prepare
 from graphfed.methods.config import PlaintextOnly, clients_in_round
@@ -74,21 +73,7 @@ ENCRYPTED = "fedgcn/encrypted"
 
 
 @config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGCNConfig(
-    RuleSettings,
-    ProximalSettings,
-    ServerAdamSettings,
-    groups.ServerOptimizerSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FedGCNConfig(RuledSettings):
     """The settings of FedGCN."""
 
     plaintext_only: ClassVar = (PlaintextOnly("exchange", "hops", 0, "nothing is exchanged"),)

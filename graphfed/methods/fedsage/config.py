@@ -4,27 +4,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from graphfed.methods import config as groups
-from graphfed.methods.averaging.settings import ProximalSettings, RuleSettings, ServerAdamSettings
+from graphfed.methods.averaging.settings import RuledSettings
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
-class FedSagePlusConfig(
-    RuleSettings,
-    ProximalSettings,
-    ServerAdamSettings,
-    groups.ServerOptimizerSettings,
-    groups.SamplingSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+class FedSagePlusConfig(groups.AttentionSettings, groups.BackboneSettings, RuledSettings):
     """The settings of FedSage+. The encoder of the generator has the layers and widths of the network."""
 
     hidden_fraction: float = Field(

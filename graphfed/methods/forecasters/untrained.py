@@ -3,6 +3,8 @@
 Every sensor forecasts from its own series alone, so nothing is sent.
 """
 
+from dataclasses import replace
+
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -111,17 +113,10 @@ LAST_VALUE = Method(
     sends=Sent(summary="nothing", protection="nothing is sent"),
     defaults={"rounds": 1},
 )
-HISTORICAL_AVERAGE = Method(
+HISTORICAL_AVERAGE = replace(
+    LAST_VALUE,
     name="historical_average",
     summary="the mean of a sensor's training readings at that time of the week is its forecast",
     paper="no paper: a forecast without the last readings",
-    config=UntrainedConfig,
-    tasks=(FORECASTING,),
-    partition="sensors",
-    setup=setup,
-    round=round,
     predict=predict_average,
-    state=StateValues(model=()),
-    sends=Sent(summary="nothing", protection="nothing is sent"),
-    defaults={"rounds": 1},
 )
