@@ -34,8 +34,6 @@ from graphfed.reproductions.base import (
 )
 from graphfed.reproductions.fedgraph import PAPER as FEDGRAPH
 from graphfed.reproductions.fedgraph_policies import (
-    DATA,
-    TUNED,
     draw_returns,
     returns,
     returns_cells,
@@ -474,26 +472,13 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
     (own_folder / "result.json").write_text(json.dumps(content))
     row = returns_of(own_folder)
     # The last 20 have at most one 0 from episode 29 on.
-    assert (row["settled"], row["first"], row["last"], row["best"]) == (29, 50.0, 100.0, None)
+    assert (row["settled"], row["first"], row["last"]) == (29, 50.0, 100.0)
     assert row["kept"] == 20
     assert (row["moving_mean"][27], row["moving_mean"][28]) == (90.0, 95.0)
     del content["final"]
     (own_folder / "result.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="it has no 'final'"):
         returns_of(own_folder)
-
-
-def test_the_bandit_of_an_earlier_version_is_shown_from_the_record_and_its_constants_are_run() -> None:
-    record = json.loads((RESULTS / "reproduce_fedgraph.json").read_text())
-    items = {item["item"]: item for item in record["items"]}
-    for data in DATA:
-        found = items["fig6" if data == "cora" else f"fig6-{data}"]
-        best = found["rows"][1]["best"]
-        assert (TUNED[data]["batch_fraction"], TUNED[data]["probability"]) == (best["share"], best["chance"])
-        (_, line) = returns_cells(found)[1]
-        assert line[:2] == ["bandit", "bandit"]
-        assert line[6:8] == ["-", f"{best['share']} of the nodes, chance {best['chance']}"]
-        assert len(draw_returns(found)[0]) == 1
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
