@@ -17,12 +17,14 @@ rounds only read.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.protection import PLAINTEXT
-from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings
+from graphfed.methods.settings import Tree, value
 from graphfed.methods.tasks import CLASSIFICATION
 
 
@@ -116,6 +118,21 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class PlaintextOnly:
+    """A setting whose value allows no other protection than plaintext.
+
+    Attributes:
+        protection: The setting that names the protection.
+        reason: A clause that says why the two cannot be used together.
+    """
+
+    protection: str
+    setting: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
 class Method:
     """One row of the registry, declared in the method's own file."""
 
@@ -123,8 +140,8 @@ class Method:
     name: str
     #: What it does, as a short phrase.
     summary: str
-    #: Its settings: a dataclass of groups (`methods.config`) and fields of its own.
-    config: type[CommonSettings]
+    #: Its settings: a class of parts (`methods.settings`).
+    config: type
     #: setup(fed, data, task, config): makes the transfers that happen once, and returns the first state.
     setup: Callable[[Federation, Any, Task, Any], State]
     #: round(fed, state, config, round_number): runs one communication round, counted from 1.
@@ -157,26 +174,68 @@ class Method:
     state: StateValues = StateValues()
     #: Descriptions of what it sends.
     sends: Sent = field(default_factory=Sent)
+    #: What fills the fields that the settings leave open (`settings.Tree.parts`).
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    #: The values that it offers of a setting, if not all (`settings.Tree.offers`).
+    offers: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: Protections that cannot be used together with some value of another setting.
+    plaintext_only: tuple[PlaintextOnly, ...] = ()
     #: Settings whose default differs from that of its task.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: Settings that preset=paper changes, in addition to the task's paper settings and `defaults`.
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @cached_property
+    def tree(self) -> Tree:
+        """The settings it has."""
+        return Tree(self.config, self.parts, self.offers)
+
+    def configure(self, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Any:
+        """Make the settings of a run from flat names.
+
+        Args:
+            given: Values that the user gave.
+            defaults: Values in the place of the defaults; `defaults` of the method if None. Those of settings
+                that do not exist with the others are ignored.
+
+        Returns:
+            The settings, of class `config`.
+
+        Raises:
+            InputError: A setting does not exist, alone or with the others, or cannot be protected.
+            pydantic.ValidationError: A value is of the wrong kind or out of range.
+        """
+        config = self.tree.make(given, self.defaults if defaults is None else defaults)
+        for only in self.plaintext_only:
+            protection = value(config, only.protection, PLAINTEXT)
+            if protection != PLAINTEXT and value(config, only.setting) == only.value:
+                others = " or ".join(str(each) for each in self._values(only.setting) if each != only.value)
+                raise InputError(
+                    f"{only.protection}={protection} cannot be used with {only.setting}={only.value}: "
+                    f"{only.reason}; use {only.setting}={others}, or {only.protection}={PLAINTEXT}"
+                )
+        return config
+
+    def _values(self, name: str) -> tuple[Any, ...]:
+        """Return the values that a setting chooses among; empty if it is not a choice."""
+        leaf = next(leaf for leaf in self.tree.leaves if leaf.name == name)
+        return self.tree.choices(leaf) or get_args(leaf.field.annotation)
+
     @property
     def dropouts(self) -> bool:
         """Whether training continues with fewer clients if some are absent."""
-        return issubclass(self.config, SamplingSettings)
+        return "fraction" in self.tree.names
 
     @property
     def trains(self) -> bool:
         """Whether it trains anything."""
-        return issubclass(self.config, TrainingSettings)
+        return "lr" in self.tree.names
 
-    @property
+    @cached_property
     def protections(self) -> dict[str, tuple[str, ...]]:
         """The protections it offers, by the setting that names them."""
-        found = {f.name: get_args(f.type) for f in fields(self.config)}
-        return {name: values for name, values in found.items() if PLAINTEXT in values}
+        found = {name: self._values(name) for name in self.tree.names}
+        return {name: choices for name, choices in found.items() if PLAINTEXT in choices}
 
     def requirements(self) -> list[str]:
         """List what a run of this method requires in addition to what its task requires.
