@@ -66,12 +66,12 @@ class Condition:
         return f"{self.setting} {'other than ' if self.negated else ''}{values}"
 
 
-def Only(setting: str, *values: object) -> Condition:  # noqa: N802 - it is read as a type's annotation
+def Only(setting: str, *values: object) -> Condition:
     """Return the condition under which a setting exists: that another one has one of some values."""
     return Condition(setting, values)
 
 
-def Unless(setting: str, *values: object) -> Condition:  # noqa: N802
+def Unless(setting: str, *values: object) -> Condition:
     """Return the condition under which a setting exists: that another one has none of some values."""
     return Condition(setting, values, negated=True)
 

@@ -334,8 +334,8 @@ def run(audited: AuditedRun) -> Finding:
         verdict = "no leak: no node has a neighbour at another client"
     return Finding(
         result=f"from the {source} in the message, clients compute the features of {recovered} of "
-        f"{elsewhere} neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} of the "
-        "largest feature",
+        f"{elsewhere} neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} "
+        "of the largest feature",
         baseline="none: without the message a client has no features of other clients' nodes",
         verdict=verdict,
         leaks=recovered > 0,
