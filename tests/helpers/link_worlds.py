@@ -58,7 +58,7 @@ def link_world(seed: int = 0, **options: Any) -> LinkWorld:
 
 def config_of(method: Method, **settings: Any) -> Any:
     given = {"rounds": ROUNDS, "hidden": 5, "lr": 0.1, "dropout": 0.3, "eval_every": 1, **here(method)}
-    return method.config(**{**default_settings(method, LINK_PREDICTION, "paper"), **given, **settings})
+    return method.configure(settings, {**default_settings(method, LINK_PREDICTION, "paper"), **given})
 
 
 def run_local(
@@ -71,7 +71,7 @@ def run_local(
     method = get_method(name)
     world = world.as_asked(method)
     config = config_of(method, **settings)
-    fed = place(world.clients, simulated=config.simulated)
+    fed = place(world.clients, simulated=is_simulated(config))
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed

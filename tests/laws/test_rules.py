@@ -31,7 +31,6 @@ from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.averaging.program import prepare_own
-from graphfed.methods.averaging.settings import RuleSettings
 from graphfed.methods.common.local_training import Prepared, initial_weights
 from graphfed.methods.registry import get_method
 from graphfed.nn.backbones import Weights
@@ -63,15 +62,14 @@ class Plain:
 
     def __init__(self, world: World, **settings: object) -> None:
         config = config_of(METHOD, **{**SETTINGS, **settings})
-        assert isinstance(config, RuleSettings)
         self.config = config
         self.clients = [prepare_own(dense_cohort(world, k), config) for k in range(world.clients)]
         n = torch.tensor([float(c.counts[0]) for c in self.clients])
         self.share = (n / n.sum()).tolist()
-        self.first = initial_weights(world.task, config, "cpu")
+        self.first = initial_weights(world.task, config.network, config.run.seed, "cpu")
 
     def loss(self, client: Prepared, w: Weights) -> Tensor:
-        out = self.config.network.forward(w, client.train, None)
+        out = self.config.network.kernel.forward(w, client.train, None)
         return cross_entropy(out, client.train.y)
 
     def gradient(self, client: Prepared, w: Weights, extra: Callable[[Weights], Tensor]) -> Weights:
@@ -80,7 +78,7 @@ class Plain:
         return dict(zip(w, found, strict=True))
 
     def descend(self, client: Prepared, w: Weights, extra: Callable[[Weights], Tensor]) -> Weights:
-        for _ in range(self.config.local_steps):
+        for _ in range(self.config.steps.local_steps):
             g = self.gradient(client, w, lambda w: extra(w) + 0.5e-2 * squared(w))
             w = {k: v.detach() - 0.1 * g[k] for k, v in w.items()}  # type: ignore[union-attr]
         return w
@@ -95,7 +93,7 @@ class Plain:
                 return sum(((c[k] - own[k]) * y[k]).sum() for k in y)  # type: ignore
 
             trained.append(self.descend(client, x, extra))
-        covered = 0.1 * self.config.local_steps
+        covered = 0.1 * self.config.steps.local_steps
         after = [
             {k: own[k] - c[k] + (x[k] - y[k]) / covered for k in x}  # type: ignore
             for own, y in zip(controls, trained, strict=True)

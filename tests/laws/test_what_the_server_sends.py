@@ -108,7 +108,7 @@ def run(name: str, settings: dict[str, Any]) -> None:
         def data(fed: Federation) -> Any:
             return fed.locate("clients", "data", [cohorts[h] for h in fed.here])
 
-    run_in_threads(workers, lambda fed: train(fed, method, data(fed), task, config), config.simulated)
+    run_in_threads(workers, lambda fed: train(fed, method, data(fed), task, config), is_simulated(config))
 
 
 def leaf(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:

@@ -317,7 +317,7 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
     real, begun = lumos_workloads.balanced, []
 
     def stop_at_the_third(config: Any, graph: Any) -> dict[str, Any]:
-        begun.append(config.training.balancer)
+        begun.append(value(config.settings, "balancer"))
         if len(begun) == 3:
             raise KeyboardInterrupt
         return real(config, graph)
