@@ -13,7 +13,7 @@ from worlds import World, by_node, config_of, last_round_stands, logits, make_wo
 from graphfed.data.graphs.graph import Graph
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
-from graphfed.methods.common.released import ReleaseNoise
+from graphfed.methods.common.released import NoiseSeed
 from graphfed.methods.fedgat import ldp as fedgat_ldp
 from graphfed.methods.fedgat.config import NoisedFeatures
 from graphfed.methods.fedgat.ldp import noised_features, smoothed
@@ -41,7 +41,7 @@ def test_what_is_released_is_the_features_within_length_1_and_noise_of_sigma() -
     world = make_world(nodes=400, clients=1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     assert cohort.x is not None
-    noised = noised_features(cohort, NoisedFeatures(epsilon=2.0, delta=1e-4), ReleaseNoise())
+    noised = noised_features(cohort, NoisedFeatures(epsilon=2.0, delta=1e-4), NoiseSeed())
     x = cohort.x.to_dense()  # type: ignore[operator]
     bounded = x / x.norm(dim=1, keepdim=True).clamp(min=1)
     assert float(x.norm(dim=1).max()) > 1

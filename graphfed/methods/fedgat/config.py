@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from graphfed.methods.base import PlaintextOnly
-from graphfed.methods.common.released import ReleaseNoise
+from graphfed.methods.common.released import NoiseSeed
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
 from graphfed.methods.settings import Unless, settings
 from graphfed.nn.backbones import Backbone
@@ -127,7 +127,7 @@ class NoisedMoments:
     message: MomentMessage = MomentMessage()
     edges: KeptEdges = KeptEdges()
     features: NoisedFeatures = NoisedFeatures()
-    noise: ReleaseNoise = ReleaseNoise()
+    noise: NoiseSeed = NoiseSeed()
 
 
 #: The protections that settings of FedGAT's message exclude.

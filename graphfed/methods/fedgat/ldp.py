@@ -31,7 +31,7 @@ from graphfed.methods.averaging import program
 from graphfed.methods.averaging.rules import RULE_SETTINGS
 from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.released import ReleaseNoise, by_node, node_route, noise_of
+from graphfed.methods.common.released import NoiseSeed, by_node, node_route, noise_of
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
 from graphfed.methods.fedgat.config import NoisedFeatures, NoisedMoments, PolynomialScores
@@ -41,7 +41,7 @@ from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
 
-def noised_features(cohort: Cohort, features: NoisedFeatures, noise: ReleaseNoise) -> Tensor:
+def noised_features(cohort: Cohort, features: NoisedFeatures, noise: NoiseSeed) -> Tensor:
     """Add Gaussian noise to the features of a client, x' [N, F]."""
     assert cohort.x is not None
     sigma = gaussian_sigma(features.epsilon, features.delta, 2.0)
