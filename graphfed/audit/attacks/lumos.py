@@ -76,7 +76,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
         and the mean over all clients, [F].
     """
     again = audited.rerun(plaintext=True, simulated=True)
-    config, cohort, state = again.settings, again.cohort, again.setup()
+    config, cohort, state = again.training, again.cohort, again.setup()
     trees = state.prepared.trees.parts[0]
     pairs = np.random.default_rng(0).permutation(trees.forest.num_pairs)
     pairs = pairs[: PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS]

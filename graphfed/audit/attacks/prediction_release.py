@@ -51,7 +51,7 @@ def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
         receiver, [n]; and the number of nodes of each predicted class, [C].
     """
     again = audited.rerun(plaintext=True, simulated=True)
-    config, cohort, state = again.settings, again.cohort, again.setup()
+    config, cohort, state = again.training, again.cohort, again.setup()
     with again.exchanges(TRANSFER) as released:
         for number in range(1, config.round_of_release + 1):
             weights = state.weights.parts[0]

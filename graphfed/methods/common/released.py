@@ -46,7 +46,7 @@ PAPER = {
 
 
 @settings
-class ReleaseNoise:
+class NoiseSeed:
     """The noise on data that is released once."""
 
     noise_seed: int | None = Field(
@@ -93,7 +93,7 @@ def check_features(graph: Graph, bounds: FeatureBounds) -> None:
         check_bounds(values, torch.arange(rows.start, rows.stop), low, high)
 
 
-def noise_of(noise: ReleaseNoise) -> Noise:
+def noise_of(noise: NoiseSeed) -> Noise:
     """Return the source of noise."""
     return Noise(noise.noise_seed)
 
@@ -111,7 +111,7 @@ def node_ids(cohort: Cohort, task: Task) -> RowIds:
     return RowIds(cohort.id, cohort.client)
 
 
-def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, noise: ReleaseNoise) -> Tensor:
+def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, noise: NoiseSeed) -> Tensor:
     """Noise the labels of some nodes by randomised response.
 
     Args:

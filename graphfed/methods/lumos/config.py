@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.common.released import FeatureBounds, ReleaseNoise
+from graphfed.methods.common.released import FeatureBounds, NoiseSeed
 from graphfed.methods.lumos.tree import FUSED_LAYERS
 from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Selection, Sums, Training
 from graphfed.methods.settings import Only, Unless, settings
@@ -136,7 +136,7 @@ class LumosConfig:
     loss: Loss = Loss()
     sums: Sums = Sums()
     protocols: Protocols = Protocols()
-    noise: ReleaseNoise = ReleaseNoise()
+    noise: NoiseSeed = NoiseSeed()
     bounds: FeatureBounds = FeatureBounds()
     encoding: Encoding = Encoding()
     balancing: Balancing = Balancing()

@@ -50,8 +50,8 @@ from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
     FeatureBounds,
+    NoiseSeed,
     Prepared,
-    ReleaseNoise,
     Weights,
     by_node,
     check_features,
@@ -114,7 +114,7 @@ class LpgnnConfig:
     inputs: Inputs = Inputs()
     selection: Selection = Selection()
     steps: Steps = Steps()
-    noise: ReleaseNoise = ReleaseNoise()
+    noise: NoiseSeed = NoiseSeed()
     bounds: FeatureBounds = FeatureBounds()
     release: Release = Release()
 

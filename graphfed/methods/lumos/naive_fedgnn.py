@@ -45,8 +45,8 @@ from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
     FeatureBounds,
+    NoiseSeed,
     Prepared,
-    ReleaseNoise,
     Weights,
     by_node,
     check_training,
@@ -114,7 +114,7 @@ class NaiveFedgnnConfig:
     inputs: Inputs = Inputs()
     selection: Selection = Selection()
     steps: Steps = Steps()
-    noise: ReleaseNoise = ReleaseNoise()
+    noise: NoiseSeed = NoiseSeed()
     bounds: FeatureBounds = FeatureBounds()
     release: Release = Release()
 

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from graphfed.errors import InputError
-from graphfed.methods.common.released import ReleaseNoise
+from graphfed.methods.common.released import NoiseSeed
 from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Selection, Steps, Sums, Training
 from graphfed.methods.settings import settings
 
@@ -45,7 +45,7 @@ class PredictionReleaseConfig:
     steps: Steps = Steps()
     sums: Sums = Sums()
     protocols: Protocols = Protocols()
-    noise: ReleaseNoise = ReleaseNoise()
+    noise: NoiseSeed = NoiseSeed()
     release: Release = Release()
 
     @property

@@ -20,7 +20,7 @@ from graphfed.federation.secure.aggregation import SumForm, protected_sum
 from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, predict_shared
-from graphfed.methods.common.released import ReleaseNoise, noise_of
+from graphfed.methods.common.released import NoiseSeed, noise_of
 from graphfed.methods.common.remote_neighbours import remote_neighbours
 from graphfed.methods.parts import Network
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
@@ -31,7 +31,7 @@ from graphfed.privacy.local import label_mechanism, respond
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def draw_words(cohort: Cohort, noise: ReleaseNoise) -> Tensor:
+def draw_words(cohort: Cohort, noise: NoiseSeed) -> Tensor:
     """Draw the word of each node's randomised response, before anything is known that it will hide.
 
     Returns:
