@@ -43,7 +43,7 @@ from graphfed.runtime.local import stacked
 
 METHOD = get_method("fedgat")
 #: One step of plain gradient descent from the shared weights, in which averages of weights are central steps.
-ONE_STEP = {"optimizer": "sgd", "local_steps": 1, "lr": 0.05}
+ONE_STEP = {"optimizer": "sgd", "lr": 0.05}
 EVALUATIONS = {
     "vectors": {"form": "vector"},
     "matrices": {"form": "matrix"},
@@ -289,8 +289,8 @@ def test_settings_that_cannot_be_together_are_refused(reason: str, settings: dic
 
 def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
     for settings in ({}, {"later": "exchange"}, {"exchange": "encrypted"}):
-        config = config_of(METHOD, **settings)
-        assert METHOD.configure(METHOD.tree.listed(config), {}) == config
+        listed = METHOD.tree.listed(config_of(METHOD, **settings))
+        assert METHOD.tree.listed(METHOD.configure(listed, {})) == listed
 
 
 def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ def test_with_a_high_degree_it_is_central_gat() -> None:
     graph = replace(world.graph, x=features / np.maximum(np.linalg.norm(features, axis=1), 1)[:, None])
     world = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
     central = by_node(
-        run_local("central", world, backbone="gat", heads=8, dropout=0.0, **ONE_STEP)[0],
+        run_local("central", world, backbone="gat", heads=8, dropout=0.0, local_steps=1, **ONE_STEP)[0],
         World(
             graph, world.split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=int), num_clients=1)
         ),
