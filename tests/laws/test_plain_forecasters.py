@@ -24,7 +24,9 @@ from graphfed.methods.base import State
 from graphfed.methods.common import forecasting
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.forecasters import multi_task, recurrent
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import value
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
 from graphfed.random import fold, permutation
@@ -203,7 +205,9 @@ class PlainGru:
             probability = max(0, 1 - step / (config.sequences.teacher_fraction * self.planned))
             teach = draw_teacher_forcing(key, step, HORIZON, probability)
         elif config.sequences.teacher:
-            teach = draw_teacher_forcing(key, step, HORIZON, inverse_sigmoid_decay(step, config.sequences.teacher))
+            teach = draw_teacher_forcing(
+                key, step, HORIZON, inverse_sigmoid_decay(step, config.sequences.teacher)
+            )
         outputs = forecasting.decode(own, batch, forecasting.encode(own, batch), teach)
         return (outputs - batch.truth)[batch.weight == 1].square().mean()
 
