@@ -17,14 +17,14 @@ from torch import Tensor
 
 import graphfed.method as gm
 
-__all__ = ["METHOD", "RULE"]
+__all__ = ["METHOD", "RULE", "FedAvgM"]
 
 Tensors = dict[str, Tensor]
 
 
 @gm.settings
 class FedAvgM:
-    """Momentum at the server."""
+    """The settings of the rule."""
 
     momentum: float = gm.Field(default=0.9, ge=0, lt=1, description="momentum of the server")
 
