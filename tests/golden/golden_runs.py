@@ -78,14 +78,14 @@ def golden_runs() -> list[GoldenRun]:
     with every protection that is not the default one, its protocols real and simulated."""
     from graphfed.federation.secure.protection import PLAINTEXT
     from graphfed.methods.registry import METHODS, get_method
-    from graphfed.methods.settings import values
+    from graphfed.methods.settings import values as settings_of
     from graphfed.tasks.base import PRESETS
 
     runs = []
     for name in METHODS.own:
         method = get_method(name)
         runs += [GoldenRun(name, task, {"preset": preset}) for task in method.tasks for preset in PRESETS]
-        default = values(method.configure({}))
+        default = settings_of(method.configure({}))
         protocols = choices(method, "protocols")
         found: list[dict[str, Any]] = []
         for setting, values in method.protections.items():

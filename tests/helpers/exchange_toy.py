@@ -125,7 +125,8 @@ def round(fed: Federation, state: State, config: ToyConfig, number: int) -> Stat
         out = forward(fed, state, fed.broadcast(weights, name="model"))
         data, *_, total = state.prepared
         fed.backward(fed.clients.run(loss, data, out, total))
-    new = fed.server.run(step, weights, fed.gradients(weights), config.training.lr, config.training.weight_decay)
+    lr, weight_decay = config.training.lr, config.training.weight_decay
+    new = fed.server.run(step, weights, fed.gradients(weights), lr, weight_decay)
     return replace(state, values={"weights": new})
 
 

@@ -14,6 +14,7 @@ from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Method, Task
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.runs.checkpoint import Checkpoints

@@ -14,6 +14,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Ledger
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import value as value_of
 from graphfed.runs.config import checked_training
 from graphfed.runs.settings import MOST_HOMES
 

@@ -18,6 +18,7 @@ from worlds import (
     World,
     as_asked,
     config_of,
+    having,
     logits,
     make_world,
     run_processes,
@@ -72,7 +73,8 @@ def run(
 ) -> tuple[Outcome, Federation]:
     method = get_method(name)
     world = as_asked(method, world)
-    config = config_of(method, **{**settings_of(name), **more})
+    settings = {**settings_of(name), **more}
+    config = config_of(method, **{**having(name, **settings), **more})
     fed = place(world.clients, simulated=is_simulated(config))
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)

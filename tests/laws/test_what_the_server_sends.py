@@ -22,6 +22,7 @@ from graphfed.federation.operations import control
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.payload import tree_map
 from graphfed.federation.transfer import describe_value
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.sparse import SparseMatrix

@@ -19,6 +19,7 @@ from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.errors import InputError
 from graphfed.methods.lumos.assignment import optimum
+from graphfed.methods.settings import value
 from graphfed.reproductions import lumos_workloads
 from graphfed.reproductions.base import Measured, Paper, Printed, Quick, Relative, Row, Runs, point
 from graphfed.reproductions.figures import metric_of, relative_to
