@@ -5,7 +5,7 @@ from collections.abc import Callable
 from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.config import FORECASTING_GROUPS, WindowSettings
+from graphfed.methods.parts import FORECASTING_PARTS
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -14,7 +14,7 @@ from graphfed.tasks.sensors.kind import SENSORS
 from graphfed.tasks.sensors.scores import FORECASTS
 from graphfed.tasks.source import LoadedData
 
-#: The settings whose defaults in forecasting differ from those of the groups.
+#: The settings whose defaults in forecasting differ from those of the parts.
 DEFAULTS = {
     "rounds": 100,
     "lr": 1e-3,
@@ -36,9 +36,8 @@ def load(
             f"{sensors.name!r} has {sensors.num_sensors} sensors, each of which is a client, so there cannot "
             f"be {config.clients} clients; omit the number of clients"
         )
-    training = config.training
-    assert isinstance(training, WindowSettings)
-    split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
+    windows = config.settings.windows
+    split = make_time_split(sensors, config.split, windows.lags, windows.horizon, windows.every)
     inputs = SensorInputs(with_training_remark(sensors, split), split, config.data_source.dropped)
     inputs.check(config)
     return inputs
@@ -61,7 +60,7 @@ TASK = TaskDefinition(
     data=SENSORS,
     load=load,
     evaluation=FORECASTS,
-    groups=FORECASTING_GROUPS,
+    groups=FORECASTING_PARTS,
     defaults=DEFAULTS,
     paper_settings=PAPER_SETTINGS,
     other_inputs=other_inputs,
