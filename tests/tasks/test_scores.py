@@ -22,7 +22,7 @@ from graphfed.federation.series import Network, SensorData, Series
 from graphfed.federation.wire import encode
 from graphfed.methods.averaging.settings import FedAvgConfig
 from graphfed.methods.base import Task
-from graphfed.methods.forecasters.recurrent import LocalGruConfig
+from graphfed.methods.forecasters.recurrent import LOCAL
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
 from graphfed.tasks.evaluation import Scored
@@ -210,7 +210,7 @@ def errors_table(data: Series, forecast: Tensor, client: int) -> np.ndarray:
 
 def forecast_config(protection: str, missing: str) -> Any:
     """Of the settings of a run those that its evaluation reads."""
-    return LocalGruConfig(horizon=2, aggregation=protection, missing=missing)  # type: ignore[arg-type]
+    return LOCAL.configure({"horizon": 2, "aggregation": protection, "missing": missing})
 
 
 def test_one_clients_part_of_a_hidden_sum_has_a_row_of_errors_for_each_step_ahead() -> None:
