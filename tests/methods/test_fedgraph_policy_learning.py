@@ -417,7 +417,7 @@ def test_a_tampered_file_is_refused_in_one_line(learned: LearnedPolicy, tmp_path
             {"settings": {"aggregation": "secure"}},
             "aggregation=secure cannot be used with policy=ddpg",
         ),
-        ({"settings": {"backbone": "gat"}}, "fedgraph has no setting 'backbone'"),
+        ({"settings": {"backbone": "gat"}}, "fedgraph always has backbone=gcn"),
         ({"data": "roads"}, "is for forecasting"),
     ],
 )

@@ -507,7 +507,7 @@ def test_a_policy_that_sees_every_clients_weights_leaves_the_optimizer_at_the_cl
             {"policy": "ddpg", "policy_file": "p", "aggregation": "secure"},
             "the policy observes every client's weights",
         ),
-        ({"backbone": "gat"}, "fedgraph has no setting 'backbone'"),
+        ({"backbone": "gat"}, "fedgraph always has backbone=gcn"),
         ({"probability": 0.0}, "probability=0.0 cannot be used: expected"),
     ],
 )
