@@ -17,7 +17,7 @@ and generic code asks `value` for a setting that not every method has.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
 
 from pydantic import Field
@@ -66,12 +66,12 @@ class Condition:
         return f"{self.setting} {'other than ' if self.negated else ''}{values}"
 
 
-def Only(setting: str, *values: object) -> Condition:  # noqa: N802 - it is read as a type's annotation
+def Only(setting: str, *values: object) -> Condition:
     """Return the condition under which a setting exists: that another one has one of some values."""
     return Condition(setting, values)
 
 
-def Unless(setting: str, *values: object) -> Condition:  # noqa: N802
+def Unless(setting: str, *values: object) -> Condition:
     """Return the condition under which a setting exists: that another one has none of some values."""
     return Condition(setting, values, negated=True)
 
@@ -104,6 +104,12 @@ class Leaf:
         return self.path[-1]
 
 
+def fields_of(part: Any) -> "Mapping[str, FieldInfo]":
+    """Return the fields of a class of settings by name."""
+    found: Mapping[str, FieldInfo] = part.__pydantic_fields__
+    return found
+
+
 # ---- settings that were made -------------------------------------------------------------------------------
 
 
@@ -128,8 +134,7 @@ def _existing(config: Any) -> Mapping[str, Any]:
 
 def _walk(config: Any) -> Iterator[tuple[str, Any, tuple[Condition, ...]]]:
     """Yield name, value and conditions of every setting in a tree."""
-    fields = type(config).__pydantic_fields__
-    for name, field in fields.items():
+    for name, field in fields_of(type(config)).items():
         value = getattr(config, name)
         if dataclasses.is_dataclass(value):
             yield from _walk(value)
@@ -175,7 +180,7 @@ def changed(config: C, **new: object) -> C:
 
 def _changed(config: Any, left: dict[str, object]) -> Any:
     new = {}
-    for name in type(config).__pydantic_fields__:
+    for name in fields_of(type(config)):
         part = getattr(config, name)
         if dataclasses.is_dataclass(part):
             other = _changed(part, left)
@@ -205,15 +210,17 @@ class Tree:
     parts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     offers: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
-    @cached_property
+    @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Every setting, in the order of the classes; those of all parts that can be chosen."""
+        """Every setting, in the order of the classes; those of all parts that can be chosen, also those of
+        plug-ins that are loaded later.
+        """
         return tuple(self._leaves_of(self.root, (), ()))
 
     def _leaves_of(
         self, part: Any, path: tuple[str, ...], conditions: tuple[Condition, ...]
     ) -> Iterator[Leaf]:
-        for name, field in part.__pydantic_fields__.items():
+        for name, field in fields_of(part).items():
             here = (*path, name)
             chosen_by = next((entry for entry in field.metadata if isinstance(entry, ChosenBy)), None)
             if chosen_by is not None:
@@ -226,7 +233,7 @@ class Tree:
             elif field.annotation is not Any:
                 yield Leaf(here, part, field, (*conditions, *_conditions(field)))
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The flat names of the settings that a user can give."""
         fixed = {name for name, offered in self.offers.items() if len(offered) == 1}
@@ -244,8 +251,8 @@ class Tree:
         owner: Any = self.root
         *parents, last = path.split(".")
         for parent in parents:
-            owner = owner.__pydantic_fields__[parent].annotation
-        metadata = owner.__pydantic_fields__[last].metadata
+            owner = fields_of(owner)[parent].annotation
+        metadata = fields_of(owner)[last].metadata
         return next(entry.setting for entry in metadata if isinstance(entry, ChosenBy))
 
     def make(self, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Any:
@@ -276,11 +283,11 @@ class Tree:
 
     def _make(self, part: Any, path: tuple[str, ...], chosen: Mapping[str, Any], used: set[str]) -> Any:
         arguments: JsonObject = {}
-        for name, field in part.__pydantic_fields__.items():
+        for name, field in fields_of(part).items():
             dotted = ".".join((*path, name))
             chosen_by = next((entry for entry in field.metadata if isinstance(entry, ChosenBy)), None)
             if chosen_by is not None:
-                setting = part.__pydantic_fields__[chosen_by.setting]
+                setting = fields_of(part)[chosen_by.setting]
                 choice = chosen.get(chosen_by.setting, setting.default)
                 parts = self.parts[dotted]
                 if choice not in parts:
