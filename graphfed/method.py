@@ -1,22 +1,19 @@
 """What the author of a method imports: ``import graphfed.method as gm``.
 
-A method is a `Method`: settings (a class marked `settings`, made of the groups below and fields of its own)
+A method is a `Method`: settings (a class marked `settings`, whose fields are the parts below and its own)
 and three functions that are one program over places. A method that averages training differently is FedAvg
 with another `Rule`; `FEDAVG`, `setup`, `round` and `predict` are that program, and the functions before them
 its parts. CONTRIBUTING.md has a complete example, docs/plugins.md one with a rule.
 """
 
-from typing import TypeVar, cast, dataclass_transform
-
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.averaging.methods import FEDAVG, WEIGHTS_SENT
 from graphfed.methods.averaging.program import count_training, predict, prepare_own, round, setup, start
-from graphfed.methods.averaging.rules import RULES
+from graphfed.methods.averaging.rules import RULE_SETTINGS, RULES
 from graphfed.methods.averaging.rules.base import Average, Rule
 from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
@@ -29,50 +26,57 @@ from graphfed.methods.common.local_training import (
     prepare,
     train_from_shared,
 )
-from graphfed.methods.config import (
-    AggregationSettings,
-    AttentionSettings,
-    BackboneSettings,
-    ClassWeightSettings,
-    ClientStateSettings,
-    CommonSettings,
-    GraphSettings,
-    LocalStepsSettings,
-    ProtocolSettings,
-    SamplingSettings,
-    TrainingSettings,
+from graphfed.methods.parts import (
+    ClientOptimizer,
+    Clients,
+    Inputs,
+    Loss,
+    Network,
+    Protocols,
+    Run,
+    Selection,
+    ServerOptimizer,
+    Steps,
+    Sums,
+    Training,
 )
+from graphfed.methods.settings import ChosenBy, Only, Unless, settings
 
 __all__ = [
     "FEDAVG",
     "RULES",
+    "RULE_SETTINGS",
     "WEIGHTS_SENT",
-    "AggregationSettings",
-    "AttentionSettings",
     "Average",
     "AveragingSettings",
-    "BackboneSettings",
-    "ClassWeightSettings",
-    "ClientStateSettings",
+    "ChosenBy",
+    "ClientOptimizer",
+    "Clients",
     "Cohort",
-    "CommonSettings",
     "Federation",
     "Field",
-    "GraphSettings",
     "InputError",
-    "LocalStepsSettings",
+    "Inputs",
     "Located",
+    "Loss",
     "Method",
+    "Network",
+    "Only",
     "Prepared",
-    "ProtocolSettings",
+    "Protocols",
     "Requirements",
     "Rule",
-    "SamplingSettings",
+    "Run",
+    "Selection",
     "Sent",
+    "ServerOptimizer",
     "State",
     "StateValues",
+    "Steps",
+    "Sums",
     "Task",
-    "TrainingSettings",
+    "Training",
+    "Unless",
     "count_training",
     "gradient_from_shared",
     "initial_weights",
@@ -87,19 +91,3 @@ __all__ = [
     "start",
     "train_from_shared",
 ]
-
-C = TypeVar("C")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(Field,))
-def settings(cls: type[C]) -> type[C]:
-    """Mark a class as the settings of a method: values are checked, and unknown names are refused.
-
-    Args:
-        cls: The class. A field is ``name: type = Field(default=..., description="...")``, with bounds such as
-            ``gt=0``.
-
-    Returns:
-        The class, as a frozen dataclass of pydantic.
-    """
-    return cast("type[C]", dataclass(frozen=True, config={"extra": "forbid"})(cls))

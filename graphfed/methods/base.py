@@ -180,6 +180,8 @@ class Method:
     offers: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     #: Protections that cannot be used together with some value of another setting.
     plaintext_only: tuple[PlaintextOnly, ...] = ()
+    #: check_settings(config) raises InputError for settings that cannot be used together.
+    check_settings: Callable[[Any], None] | None = None
     #: Settings whose default differs from that of its task.
     defaults: Mapping[str, Any] = field(default_factory=dict)
     #: Settings that preset=paper changes, in addition to the task's paper settings and `defaults`.
@@ -214,6 +216,8 @@ class Method:
                     f"{only.protection}={protection} cannot be used with {only.setting}={only.value}: "
                     f"{only.reason}; use {only.setting}={others}, or {only.protection}={PLAINTEXT}"
                 )
+        if self.check_settings is not None:
+            self.check_settings(config)
         return config
 
     def _values(self, name: str) -> tuple[Any, ...]:

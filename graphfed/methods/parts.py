@@ -12,7 +12,7 @@ from pydantic import Field
 from graphfed.errors import InputError
 from graphfed.federation.secure.aggregation import SumProtection
 from graphfed.federation.secure.protection import PLAINTEXT
-from graphfed.methods.settings import Only, settings, value
+from graphfed.methods.settings import Only, Unless, settings, value
 from graphfed.nn.backbones import BACKBONES, Backbone
 from graphfed.nn.optim import Optimizer
 
@@ -130,7 +130,7 @@ class Loss:
 class Steps:
     """How many steps a model is trained for in a round."""
 
-    local_steps: int = Field(
+    local_steps: Annotated[int, Unless("rule", "fedsgd")] = Field(
         default=1, ge=1, description="number of full-batch steps of every client in a round"
     )
 
@@ -142,7 +142,7 @@ class Steps:
 class ClientOptimizer:
     """The optimisers of clients that start every round from weights that they receive."""
 
-    client_state: Literal["reset", "keep"] = Field(
+    client_state: Annotated[Literal["reset", "keep"], Unless("rule", "fedsgd", "scaffold")] = Field(
         default="keep", description="optimiser state of a client: reset in every round, or kept"
     )
 
@@ -151,7 +151,7 @@ class ClientOptimizer:
 class Clients:
     """The clients of a round. A method with this part can do without absent clients (`Method.dropouts`)."""
 
-    fraction: float = Field(
+    fraction: Annotated[float, Unless("rule", "admm")] = Field(
         default=1.0, gt=0, le=1, description="fraction of the clients that take part in a round"
     )
 
@@ -265,8 +265,8 @@ WINDOW_SETTINGS = ("lags", "horizon", "every")
 
 # ---- parts together ----------------------------------------------------------------------------------------
 
-#: The parts that methods on graphs share, and those that methods of forecasting share: their settings have the
-#: same meaning in every row of a table.
+#: The parts that methods on graphs share, and those that methods of forecasting share: their settings have
+#: the same meaning in every row of a table.
 GRAPH_PARTS = (
     Run,
     Training,
@@ -316,13 +316,6 @@ def keeps_client_state(config: object) -> bool:
     return bool(value(config, "client_state") == "keep")
 
 
-def keeps_client_values(config: object) -> bool:
-    """Return whether clients keep values of the form of weights from round to round: the state of their
-    optimiser, or control variates.
-    """
-    return value(config, "rule") == "scaffold" or keeps_client_state(config)
-
-
 def samples_clients(config: object) -> bool:
     """Return whether only a part of the clients takes part in each round."""
     return bool(value(config, "fraction", 1.0) < 1)
@@ -334,4 +327,4 @@ def clients_in_round(config: object, num_clients: int) -> int:
     Returns:
         At least 1; all clients if the method does not sample them.
     """
-    return max(1, round(value(config, "fraction", 1.0) * num_clients))
+    return max(1, round(float(value(config, "fraction", 1.0)) * num_clients))

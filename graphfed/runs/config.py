@@ -20,7 +20,6 @@ from graphfed.data.partitions.partition import PARTITIONS, Partition
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
@@ -111,7 +110,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     return RunConfig(
         method=chosen,
         task=task,
-        training=training,
+        settings=training,
         data=graph,
         data_source=known,
         data_options=prefixed_settings("data.", rest, data_defaults),
@@ -146,7 +145,7 @@ def default_partition(method: Method, source: DataSource) -> str:
 
 def checked_training(
     method: str | None, settings: Mapping[str, object], rounds: int | None, seed: int
-) -> tuple[Method, CommonSettings, int]:
+) -> tuple[Method, Any, int]:
     """Check a method and its settings for a run whose data is elsewhere, in a deployment.
 
     Args:
@@ -258,8 +257,7 @@ def _load_plugins(modules: object, config: Path) -> None:
 
 
 def _training_names(method: Method) -> list[str]:
-    fields = [f.name for f in dataclasses.fields(method.config) if f.name not in _OPTION_SETTINGS]
-    return [*fields, PRESET]
+    return [*(name for name in method.tree.names if name not in _OPTION_SETTINGS), PRESET]
 
 
 def _other_names(partition: str, data_options: Iterable[str]) -> list[str]:
@@ -275,11 +273,11 @@ def _training(
     rounds: int | None,
     seed: int,
     others: list[str],
-) -> tuple[CommonSettings, dict[str, object]]:
+) -> tuple[Any, dict[str, object]]:
     """Return the method's config, and the settings that are not the method's own."""
     from pydantic import ValidationError
 
-    names = _training_names(method)
+    names = [*_training_names(method), *method.offers]  # what it always uses can be given, too
     own: dict[str, object] = {}
     rest: dict[str, object] = {}
     for key, value in settings.items():
@@ -299,9 +297,19 @@ def _training(
         own["rounds"] = rounds
     preset = _one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
     own = _with_none_named(method, task, own)
+    kinds = {setting.name: setting for setting in settings_of(method, task)}
     for key, value in own.items():
+        choices = kinds[key].choices if key in kinds else method.offers[key]
+        if choices and value not in choices:
+            complaint: Any = {"loc": (key,), "input": value, "type": "literal_error", "msg": ""}
+            fixed = key not in kinds
+            raise InputError(
+                f"{key}={shown(value)} cannot be used: {method.name} always has {key}={choices[0]}"
+                if fixed
+                else explain(complaint, method, task)
+            )
         # pydantic takes True for 1 and accepts infinity; a user means neither.
-        if isinstance(value, bool) and not isinstance(_default(method, key), bool):
+        if isinstance(value, bool) and not (key in kinds and kinds[key].kind == "yes or no"):
             raise InputError(
                 f"{key}={value} cannot be used: a number or a name was expected, not a truth value"
             )
@@ -314,7 +322,7 @@ def _training(
     if definition.check_settings is not None:
         definition.check_settings(own)
     try:
-        return method.config(**{**definition.settings_of(method, preset), **own, "seed": seed}), rest
+        return method.configure({**own, "seed": seed}, definition.settings_of(method, preset)), rest
     except ValidationError as error:
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
 
@@ -326,11 +334,6 @@ def _with_none_named(method: Method, task: str, given: Mapping[str, object]) -> 
     """
     named = {setting.name for setting in settings_of(method, task) if "none" in setting.choices}
     return {key: "none" if value is None and key in named else value for key, value in given.items()}
-
-
-def _default(method: Method, key: str) -> object:
-    """Return the value that the method uses if a setting is not given."""
-    return getattr(method.config(**method.defaults), key)
 
 
 # ---- options -----------------------------------------------------------------------------------------------

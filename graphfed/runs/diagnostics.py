@@ -16,20 +16,17 @@ trigger one, its threshold comes from the standard error of the metric:
   oscillates only after `SWINGS` of them.
 """
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphfed.files import JsonObject
-from graphfed.methods.config import TrainingSettings
 from graphfed.tasks.registry import get_task
 
 if TYPE_CHECKING:
     from graphfed.methods.base import Method
-    from graphfed.methods.config import CommonSettings
     from graphfed.tasks.outcome import Outcome
 
 #: What each warning says, in a few words for a table.
@@ -158,7 +155,7 @@ def check_run(run: Evidence) -> list[ResultWarning]:
 
 
 def diagnose(
-    method: "Method", task: str, training: "CommonSettings", outcome: "Outcome", class_names: Sequence[str]
+    method: "Method", task: str, config: Any, outcome: "Outcome", class_names: Sequence[str]
 ) -> JsonObject:
     """Return what the details of a result say about how far it can be trusted and compared.
 
@@ -172,16 +169,16 @@ def diagnose(
         list of {code, text}.
     """
     # To classify nodes the clients' class counts decide; the server has chosen the metric by them.
-    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(training, None)
-    if not isinstance(training, TrainingSettings):
+    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(config, None)
+    if not method.trains:
         return {"training": {}, "selected_by": metric, "warnings": []}
     evidence = Evidence(
         task=task,
         metric=metric,
-        rounds=training.rounds,
+        rounds=config.run.rounds,
         rounds_run=outcome.rounds_run,
         best_round=outcome.best_round,
-        lr=training.lr,
+        lr=config.training.lr,
         history=outcome.history,
         val=outcome.val or {},
         test=outcome.test or {},
@@ -191,9 +188,8 @@ def diagnose(
         rank_error=outcome.details.get("rank_error", 0.0),
         generated=_generated(outcome),
     )
-    settings = dataclasses.asdict(training)
     return {
-        "training": {key: value for key, value in settings.items() if key != "seed"},
+        "training": {key: v for key, v in method.tree.listed(config).items() if key != "seed"},
         "selected_by": metric,
         "warnings": [warning.to_json() for warning in check_run(evidence)],
     }

@@ -184,15 +184,15 @@ def _predict(
     scaling = scaling_from(arrays, fed.device) if elsewhere else None
     with fed.phase("setup", round_number=0), taking_part(fed, enrolled):
         if scaling is None:
-            data, _ = scale_features(fed, data, method, config.training, task)
+            data, _ = scale_features(fed, data, method, config.settings, task)
         else:  # of the data that the model was trained on
             data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
-        fresh = method.setup(fed, data, task, config.training)
+        fresh = method.setup(fed, data, task, config.settings)
     if elsewhere and not method.pooled:
         _check_not_own(method, fresh, inputs.name)
     present = inputs.present(absent)
     with fed.phase("predict"), taking_part(fed, present):
-        outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.training, "all")
+        outputs = method.predict(fed, with_weights(fed, fresh, arrays, method), config.settings, "all")
         kept = fed.clients.run(evaluation.keep, evaluation.at_clients(data), outputs)
         if present is not None:
             # Only sensors can be absent.

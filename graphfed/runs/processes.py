@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,7 +22,7 @@ from graphfed.federation.series import Network
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
-from graphfed.methods.config import CommonSettings
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import load_plugins
 from graphfed.runs.checkpoint import Checkpoints
@@ -66,7 +66,7 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
     )
     load_plugins(arguments["plugins"])
     method = get_method(arguments["method"])
-    config = method.config(**arguments["config"])
+    config = method.configure(arguments["config"], {})
     data = kind.located(fed, *((data_here, []) if fed.here else ([], data_here)))
 
     def on_event(event: Event) -> None:
@@ -160,7 +160,7 @@ def train_run(
         config.method,
         parts,
         inputs.task(config.task),
-        config.training,
+        config.settings,
         of_server=inputs.part_of_server(config),
         on_event=on_event,
         threads=config.client_threads,
@@ -172,7 +172,7 @@ def train_in_processes(
     method: Method,
     parts: Sequence[WorkerPart],
     task: Task,
-    config: CommonSettings,
+    config: Any,
     *,
     of_server: Network | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -206,7 +206,7 @@ def train_in_processes(
     common = {
         "method": method.name,
         "plugins": [] if plugin is None else [plugin.to_json()],
-        "config": dataclasses.asdict(config),
+        "config": method.tree.listed(config),
         "task": dataclasses.asdict(task),
         "checkpoints": None if checkpoints is None else [str(checkpoints[0].resolve()), *checkpoints[1:]],
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
@@ -231,7 +231,7 @@ def train_in_processes(
             arguments[h] = {**common, "data": str(path)}
         saves = checkpoints is not None
         with listening(running.interrupt) if saves else contextlib.nullcontext():
-            results = running.run(PROGRAM, arguments, simulated=config.simulated, on_event=forward)
+            results = running.run(PROGRAM, arguments, simulated=is_simulated(config), on_event=forward)
     for result in results.values():
         if "interrupted" in result:
             raise Interrupted(result["interrupted"])

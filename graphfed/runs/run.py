@@ -298,7 +298,7 @@ def finish(
     details |= diagnose(
         config.method,
         config.task,
-        config.training,
+        config.settings,
         outcome,
         inputs.described(config)["data"].get("class_names") or (),
     )
@@ -465,7 +465,7 @@ def _train(
         checkpoints = None
         if folder is not None:
             checkpoints = Checkpoints(folder, every=config.checkpoint_every, start=start)
-        outcome = train(fed, method, data, task, config.training, on_event=on_event, checkpoints=checkpoints)
+        outcome = train(fed, method, data, task, config.settings, on_event=on_event, checkpoints=checkpoints)
         ledger = fed.ledger
     predicted = list(zip(parts, outcome.predictions.parts, strict=True))
     return _Trained(outcome, ledger, model_arrays(method, outcome), predicted, _statistics(outcome))

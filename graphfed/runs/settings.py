@@ -18,13 +18,10 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import (
-    BackboneSettings,
-    CommonSettings,
-    GraphSettings,
-    TrainingSettings,
-)
+from graphfed.methods.parts import Network
 from graphfed.methods.registry import METHODS
+from graphfed.methods.settings import Leaf, changed, fields_of, values
+from graphfed.methods.settings import value as value_of
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import OPTIONS, SettingValue
@@ -70,6 +67,7 @@ class Setting:
         default: The value that the method uses if the setting is not given.
         description: What the setting does.
         own: Whether only this method and its variants have the setting.
+        only: With which values of other settings it exists, as in "backbone gat"; "" if with all.
     """
 
     name: str
@@ -79,6 +77,7 @@ class Setting:
     default: SettingValue
     description: str
     own: bool
+    only: str = ""
 
     def to_json(self) -> JsonObject:
         """Return the setting as an object of `graphfed methods NAME --json`."""
@@ -95,13 +94,26 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
         The settings in the order of the method's config: those that methods share come first.
     """
     definition = get_task(task or method.tasks[0])
-    shared = {field.name for group in definition.groups for field in dataclasses.fields(group)}
-    found = settings_in(method.config, **definition.settings_of(method))
-    return [
-        dataclasses.replace(setting, own=setting.name not in shared)
-        for setting in found
-        if setting.name != "seed"
-    ]
+    defaults = definition.settings_of(method)
+    existing = values(method.configure({}, defaults))
+    shared = {name for part in definition.parts for name in fields_of(part)}
+    found: dict[str, Setting] = {}
+    for leaf in method.tree.leaves:
+        if leaf.name in method.tree.names and leaf.name not in ("seed", *found):
+            default = existing.get(leaf.name, defaults.get(leaf.name, leaf.field.default))
+            found[leaf.name] = _setting(method, leaf, default, leaf.name not in shared)
+    return list(found.values())
+
+
+def _setting(method: Method, leaf: Leaf, default: SettingValue, own: bool) -> Setting:
+    setting = described(leaf.name, leaf.field, default)
+    choices = method.tree.choices(leaf)
+    if choices:
+        expected = f"one of {', '.join(str(choice) for choice in choices)}"
+        setting = dataclasses.replace(setting, kind="choice", choices=choices, expected=expected)
+    same = [other for other in method.tree.leaves if other.name == leaf.name]
+    only = " or ".join(" and ".join(str(each) for each in other.conditions) for other in same)
+    return dataclasses.replace(setting, own=own, only=only)
 
 
 def changed_settings(config: RunConfig) -> JsonObject:
@@ -115,27 +127,28 @@ def changed_settings(config: RunConfig) -> JsonObject:
         The values by setting. The seed is left out, and the number of rounds of a method that trains nothing.
     """
     task, method = get_task(config.task), config.method
-    own = dataclasses.asdict(method.config(**task.settings_of(method)))
-    default = dict(own)
-    for group in task.groups:
-        if isinstance(config.training, group):
-            default |= dataclasses.asdict(group())
-    default |= task.defaults
+    defaults = task.settings_of(method)
+    default = {leaf.name: leaf.field.default for leaf in method.tree.leaves}
+    own = default | method.tree.listed(method.configure({}, defaults))
+    shared = {name for part in task.parts for name in fields_of(part)}
     # How transfers are protected changes no result, up to rounding.
-    default |= {key: own[key] for key in (*method.protections, "protocols") if key in own}
-    chosen = dataclasses.asdict(config.training)
+    shared -= {*method.protections, "protocols"}
+    default = {name: v for name, v in own.items() if name not in shared} | {
+        name: task.defaults.get(name, default[name]) for name in own if name in shared
+    }
+    chosen = method.tree.listed(config.settings)
     left_out = {"seed"}
-    if not isinstance(config.training, TrainingSettings):
+    if not method.trains:
         left_out.add("rounds")  # what learns nothing is the same after any number of rounds
     changed = {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
-    if isinstance(config.training, GraphSettings) and not isinstance(config.training, BackboneSettings):
-        network = config.training.architecture
-        changed |= {} if network == BackboneSettings().backbone else {"backbone": network}
+    network = value_of(config.settings, "backbone")
+    if network is not None and "backbone" not in chosen and network != Network().backbone:
+        changed["backbone"] = network
     return changed
 
 
 def settings_in(config: Any, **chosen: object) -> list[Setting]:
-    """Return every setting of a config class.
+    """Return every setting of a class without parts.
 
     Args:
         chosen: Values that replace the defaults of the class.
@@ -145,13 +158,14 @@ def settings_in(config: Any, **chosen: object) -> list[Setting]:
     """
     default = config(**chosen)
     fields: Mapping[str, FieldInfo] = config.__pydantic_fields__
-    return [_setting(name, field, getattr(default, name), True) for name, field in fields.items()]
+    return [described(name, field, getattr(default, name)) for name, field in fields.items()]
 
 
-def _setting(name: str, field: "FieldInfo", default: SettingValue, own: bool) -> Setting:
+def described(name: str, field: "FieldInfo", default: SettingValue) -> Setting:
+    """Describe the setting of a field."""
     kind, choices, optional = kind_of(field.annotation)
     expected = expected_value(field) + (", or none" if optional else "")
-    return Setting(name, kind, expected, choices, default, field.description or "", own)
+    return Setting(name, kind, expected, choices, default, field.description or "", True)
 
 
 # ---- what was typed --------------------------------------------------------------------------------------
@@ -309,7 +323,7 @@ def _readings(text: str) -> Iterator[str | int | None]:
         yield int(text)
 
 
-def has_value(config: CommonSettings, key: str, text: str) -> bool:
+def has_value(config: object, key: str, text: str) -> bool:
     """Return whether a setting has the value that `text` means.
 
     Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
@@ -323,13 +337,12 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
     """
     from pydantic import ValidationError
 
-    if key not in {field.name for field in dataclasses.fields(config)}:
+    if key not in values(config):
         return False
-    for value in _readings(text):
-        changed: JsonObject = {key: value}
+    for reading in _readings(text):
         # A value that is impossible, alone or with the other settings, is not the setting's value.
         with contextlib.suppress(ValidationError):
-            if getattr(dataclasses.replace(config, **changed), key) == getattr(config, key):
+            if value_of(changed(config, **{key: reading}), key) == value_of(config, key):
                 return True
     return False
 
@@ -338,7 +351,7 @@ def has_value(config: CommonSettings, key: str, text: str) -> bool:
 RULE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)([=<>])(.+)", re.DOTALL)
 
 
-def breaks_rule(config: CommonSettings, rule: str) -> bool:
+def breaks_rule(config: object, rule: str) -> bool:
     """Return whether settings have what a rule forbids.
 
     Args:
@@ -357,12 +370,10 @@ def breaks_rule(config: CommonSettings, rule: str) -> bool:
     key, sign, text = parts.groups()
     if sign == "=":
         return has_value(config, key, text)
-    value = (
-        getattr(config, key, None) if key in {field.name for field in dataclasses.fields(config)} else None
-    )
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    found = value_of(config, key)
+    if isinstance(found, bool) or not isinstance(found, int | float):
         return False
-    return value > float(text) if sign == ">" else value < float(text)
+    return found > float(text) if sign == ">" else found < float(text)
 
 
 def unusable_value(method: Method, key: str, text: str) -> str:
@@ -378,9 +389,11 @@ def unusable_value(method: Method, key: str, text: str) -> str:
     from pydantic import ValidationError
 
     complaint = ""
-    for value in _readings(text):
+    for reading in _readings(text):
         try:
-            method.config(**{**method.defaults, key: value})
+            method.configure({key: reading})
+        except InputError:
+            return ""  # possible with other settings
         except ValidationError as error:
             missed = [e for e in error.errors(include_url=False) if e["loc"][:1] == (key,)]
             if not missed or any(e["type"] not in MISSED for e in missed):
@@ -413,9 +426,7 @@ def home_of(key: str) -> str:
         A clause for a message, as in "it is a setting of fedprox"; an empty text if nothing has the setting.
     """
     methods = [
-        name
-        for name, method in METHODS.usable().items()
-        if key != "seed" and key in {field.name for field in dataclasses.fields(method.config)}
+        name for name, method in METHODS.usable().items() if key != "seed" and key in method.tree.names
     ]
     partitions = [
         name for name, spec in PARTITIONS.usable().items() if key in (f"partition.{o}" for o in spec.options)

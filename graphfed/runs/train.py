@@ -28,13 +28,8 @@ from graphfed.memory import peak_memory
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import choose_clients
-from graphfed.methods.config import (
-    CommonSettings,
-    TrainingSettings,
-    clients_in_round,
-    samples_clients,
-    sum_protection,
-)
+from graphfed.methods.parts import clients_in_round, is_simulated, samples_clients, sum_protection
+from graphfed.methods.settings import value
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
@@ -99,9 +94,10 @@ def update_progress(progress: Progress, scored: Scored, number: int, task: str, 
     return replace(progress, stale=progress.stale + 1, latest_is_best=False)
 
 
-def patience_of(config: CommonSettings) -> int | None:
+def patience_of(config: Any) -> int | None:
     """Return after how many evaluations without improvement training stops; None if it does not."""
-    return config.patience if isinstance(config, TrainingSettings) else None
+    patience: int | None = value(config, "patience")
+    return patience
 
 
 #: The control values that open a round, by name.
@@ -116,7 +112,7 @@ def plan(
     progress: Progress,
     number: int,
     num_clients: int,
-    config: CommonSettings,
+    config: Any,
     personal: bool,
     due: dict[str, int],
     enrolled: str | None,
@@ -141,11 +137,11 @@ def plan(
             able = roster_of(enrolled, num_clients).nonzero()[0]
         size = clients_in_round(config, len(able))
         present = np.zeros(num_clients, dtype=bool)
-        present[able[permutation(fold(config.seed, "roster", number), len(able))[:size].numpy()]] = True
+        present[able[permutation(fold(config.run.seed, "roster", number), len(able))[:size].numpy()]] = True
         roster = roster_code(present)
     return {
         "keep": progress.latest_is_best,
-        "stop": out_of_patience or lost or number > config.rounds,
+        "stop": out_of_patience or lost or number > config.run.rounds,
         "roster": roster,
         "best_round": progress.best_round,
         "diverged": progress.diverged,
@@ -164,7 +160,7 @@ def metrics_here(scored: Located) -> Metrics | None:
 
 
 def agree_before_setup(
-    fed: Federation, data: TaskData, method: Method, task: Task, config: CommonSettings
+    fed: Federation, data: TaskData, method: Method, task: Task, config: Any
 ) -> tuple[TaskData, Located | None]:
     """Agree on what the clients of every method need alike: the scale of features, the weights of classes.
 
@@ -181,7 +177,7 @@ def check_sums_of_run(
     data: TaskData,
     evaluation: AnyEvaluation,
     enrolled: np.ndarray | None,
-    config: CommonSettings,
+    config: Any,
 ) -> None:
     """Refuse a run whose sums cannot hide a client: too few take part, or too few have data in a part of the
     split.
@@ -201,7 +197,7 @@ class _Watch:
     """Reports a run's progress to `on_event`, with the seconds since `began`."""
 
     fed: Federation
-    config: CommonSettings
+    config: Any
     on_event: Callable[[Event], None] | None
     began: float
 
@@ -213,13 +209,13 @@ class _Watch:
         seconds, fed = time.perf_counter() - self.began, self.fed
         memory = peak_memory() if fed.link is None else 0
         sent, may_stop = fed.ledger.counted_bytes, patience_of(self.config) is not None
-        rounds = self.config.rounds
+        rounds = self.config.run.rounds
         self.on_event(Event(phase, number, rounds, val, sent, seconds, note, memory, may_stop, plain(line)))
 
 
-def _check_protocols(fed: Federation, config: CommonSettings) -> None:
-    if config.simulated != fed.simulated:
-        asked, made = ("simulated", "real") if config.simulated else ("real", "simulated")
+def _check_protocols(fed: Federation, config: Any) -> None:
+    if is_simulated(config) != fed.simulated:
+        asked, made = ("simulated", "real") if is_simulated(config) else ("real", "simulated")
         raise InputError(
             f"protocols={asked} cannot be used in a federation whose protocols are {made}; set "
             f"protocols={made}"
@@ -234,7 +230,7 @@ class _Training:
     method: Method
     data: TaskData
     task: Task
-    config: CommonSettings
+    config: Any
     evaluation: AnyEvaluation
     prepared: object
     enrolled: np.ndarray | None
@@ -271,7 +267,7 @@ class _Training:
         roster = run.decision["roster"]
         present = None if roster is None else roster_of(roster, fed.num_clients)
         if not run.history:
-            fed.begin(f"training: round {number} of {config.rounds}")
+            fed.begin(f"training: round {number} of {config.run.rounds}")
         with taking_part(fed, present), fed.phase("train", round_number=number):
             state = method.round(fed, run.state, config, number)
         # Values that only the next round needs are those of the newest round in every state, so that none is
@@ -279,8 +275,7 @@ class _Training:
         newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
         best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
         run = replace(run, number=number + 1, decision=None, state=state, best=best)
-        every = config.eval_every if isinstance(config, TrainingSettings) else 1
-        if number % every != 0 and number != config.rounds:
+        if number % value(config, "eval_every", 1) != 0 and number != config.run.rounds:
             return run, None
         with fed.phase("eval"):
             outputs = method.predict(fed, state, config, "val")
@@ -355,7 +350,7 @@ def train(
     method: Method,
     data: TaskData,
     task: Task,
-    config: CommonSettings,
+    config: Any,
     *,
     on_event: Callable[[Event], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -453,10 +448,9 @@ def train(
     )
 
 
-def _way_out(config: CommonSettings) -> str:
-    if isinstance(config, TrainingSettings):
-        return f"use a smaller learning rate (lr is {config.lr:g})"
-    return "check the data"
+def _way_out(config: Any) -> str:
+    lr = value(config, "lr")
+    return "check the data" if lr is None else f"use a smaller learning rate (lr is {lr:g})"
 
 
 def _seen_before(fed: Federation) -> str:
@@ -470,7 +464,7 @@ def restored(
     method: Method,
     data: TaskData,
     task: Task,
-    config: CommonSettings,
+    config: Any,
     values: Mapping[str, Located],
 ) -> State:
     """Return a state with saved values, and with what set-up prepares.

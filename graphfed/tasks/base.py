@@ -6,7 +6,7 @@ all tasks and uses this object. `registry` lists the modules; each has one `TASK
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from graphfed.federation import Federation
 from graphfed.federation.series import TaskData
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
-from graphfed.methods.config import CommonSettings
+from graphfed.methods.settings import only_those
 from graphfed.tasks.evaluation import AnyEvaluation, Predicted
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
@@ -86,7 +86,7 @@ class ParticipantFiles(Generic[Own, Part, OwnServer, ServerPart]):
     table: "Callable[[Own, Part, Predicted], pa.Table]"
     rows: Callable[[Own, Any], int]
     summarise: Callable[[Path, Sequence[str], str], str | None]
-    declared: Callable[[Own, Method, CommonSettings], dict[str, list[int]]] = lambda own, method, config: {}
+    declared: Callable[[Own, Method, Any], dict[str, list[int]]] = lambda own, method, config: {}
     read_server: Callable[[JsonObject, Path], OwnServer] | None = None
     server_part: Callable[[OwnServer, JsonObject], ServerPart] | None = None
 
@@ -134,7 +134,7 @@ class TaskDefinition:
         needs: Phrases for what the data must have.
         load: (config, loaded, on_stage) -> the inputs of a run. `loaded` keeps data sets between runs, and
             on_stage(text) is called at the start of each stage.
-        groups: The groups of settings that the methods of the task share.
+        parts: The parts of settings that the methods of the task share.
         agree: (fed, data, task, config) -> the data with the values on which the clients agree before set-up;
             None if they agree on nothing.
         messages: The descriptions of the transfers of `agree` (see `Sent.messages`).
@@ -167,8 +167,8 @@ class TaskDefinition:
     data: AnyKind
     load: Callable[[RunConfig, LoadedData | None, Callable[[str], None]], Inputs]
     evaluation: AnyEvaluation
-    groups: tuple[type, ...]
-    agree: Callable[[Federation, Any, Task, CommonSettings], TaskData] | None = None
+    parts: tuple[type, ...]
+    agree: Callable[[Federation, Any, Task, Any], TaskData] | None = None
     messages: Mapping[str, str] = field(default_factory=dict)
     error: bool = False
     targets: str = "targets"
@@ -199,9 +199,8 @@ class TaskDefinition:
         Args:
             preset: One of `PRESETS`.
         """
-        names = {f.name for f in fields(method.config)}
         of_task = self.defaults if preset == "default" else self.paper_settings
-        known = {name: value for name, value in of_task.items() if name in names}
+        known = only_those(method.tree.names, of_task)
         of_method = method.defaults if preset == "default" else {**method.defaults, **method.paper_settings}
         return {**known, **of_method}
 

@@ -1,6 +1,6 @@
 """The parts of evaluation that differ between tasks. `runs.train` is the same for all tasks.
 
-Scores are summed with the same protection as the weights of the method (`methods.config.sum_protection`).
+Scores are summed with the same protection as the weights of the method (`methods.parts.sum_protection`).
 With aggregation=plaintext the server reads each client's scores; if a client has only one node or pair, they
 reveal its label. With aggregation=secure the server learns only the sum over all clients.
 """

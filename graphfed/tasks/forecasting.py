@@ -5,7 +5,8 @@ from collections.abc import Callable
 from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.config import FORECASTING_GROUPS, WindowSettings
+from graphfed.methods.config import WindowSettings
+from graphfed.methods.parts import FORECASTING_PARTS
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.run_config import RunConfig, no_stages
@@ -61,7 +62,7 @@ TASK = TaskDefinition(
     data=SENSORS,
     load=load,
     evaluation=FORECASTS,
-    groups=FORECASTING_GROUPS,
+    parts=FORECASTING_PARTS,
     defaults=DEFAULTS,
     paper_settings=PAPER_SETTINGS,
     other_inputs=other_inputs,

@@ -12,6 +12,7 @@ import numpy as np
 from graphfed.federation import Federation
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
+from graphfed.methods.parts import is_simulated
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.outcome import Outcome
@@ -161,4 +162,4 @@ def local_federation(config: RunConfig, inputs: Inputs, *, together: bool = True
         together: Whether all clients are stacked in one cohort; if not, each client is a cohort of its own.
     """
     place = stacked if together else one_at_a_time
-    return place(inputs.clients_of(config.method), config.device, simulated=config.training.simulated)
+    return place(inputs.clients_of(config.method), config.device, simulated=is_simulated(config.settings))

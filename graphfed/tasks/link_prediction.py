@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graphfed.data.graphs.link_splits import EdgeSplit, make_edge_split, scored_pairs, training_graph
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
-from graphfed.methods.config import GRAPH_GROUPS
+from graphfed.methods.parts import GRAPH_PARTS
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.graphs.inputs import (
@@ -136,7 +136,7 @@ TASK = TaskDefinition(
     data=GRAPHS,
     load=load,
     evaluation=LINKS,
-    groups=GRAPH_GROUPS,
+    parts=GRAPH_PARTS,
     # Lumos' authors use this dropout for every row of their table; the shared default of 0.5 is for node
     # classification.
     defaults={"dropout": 0.01},

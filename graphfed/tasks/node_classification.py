@@ -12,7 +12,7 @@ from graphfed.data.graphs.splits import drop_unused_classes, make_split, missing
 from graphfed.data.user_files.graph_description import Description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.config import GRAPH_GROUPS, GraphSettings
+from graphfed.methods.parts import GRAPH_PARTS
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.graphs.class_weights import MESSAGES as CLASS_WEIGHT_MESSAGES
@@ -68,10 +68,9 @@ class NodeInputs(GraphInputs):
         Returns:
             The name of the metric (see `node_scores.choose_selection`).
         """
-        assert isinstance(config.training, GraphSettings)
         classes = torch.from_numpy(self.graph.y[self.split.val])
         counts = torch.bincount(classes, minlength=self.graph.num_classes)
-        return choose_selection(counts, config.training.select).metric
+        return choose_selection(counts, config.settings.selection.select).metric
 
     def tables(
         self,
@@ -98,9 +97,8 @@ class NodeInputs(GraphInputs):
         details: JsonObject = {"test_confusion": outcome.test_confusion}
         if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
-            assert isinstance(config.training, GraphSettings)
             details["test_pooled"] = pooled_score(
-                config.method, self.graph, self.split, weights, config.training, outcome.scaling
+                config.method, self.graph, self.split, weights, config.settings, outcome.scaling
             )
         return details
 
@@ -220,7 +218,7 @@ TASK = TaskDefinition(
     evaluation=NODES,
     agree=agree_class_weights,
     messages=CLASS_WEIGHT_MESSAGES,
-    groups=GRAPH_GROUPS,
+    parts=GRAPH_PARTS,
     paper_settings=PAPER_SETTINGS,
     headline=headline,
     other_inputs=other_inputs,

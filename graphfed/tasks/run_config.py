@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.graph import Graph
@@ -13,7 +14,6 @@ from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
 from graphfed.plugins import Plugin
 from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
@@ -39,6 +39,7 @@ class RunConfig:
         placement: Whether clients are computed together or one at a time.
         threads: The number of threads; None for the default.
         checkpoint_every: The seconds between two checkpoints.
+        settings: The settings of the method.
     """
 
     method: Method
@@ -61,12 +62,17 @@ class RunConfig:
     device: str
     threads: int | None
     checkpoint_every: float
-    training: CommonSettings
+    settings: Any
 
     @property
     def client_threads(self) -> int:
         """The number of threads of each process if there are several processes: one by default."""
         return 1 if self.threads is None else self.threads
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds."""
+        return int(self.settings.run.rounds)
 
     @property
     def data_name(self) -> str:
@@ -86,13 +92,13 @@ class RunConfig:
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             **({"plugins": plugins} if plugins else {}),
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "settings"},
             "method": self.method.name,
             "data": self.data_name,
             "data_source": self.data_source.source,
             "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
             "partition_file": None if self.partition_file is None else str(self.partition_file.resolve()),
-            "training": dataclasses.asdict(self.training),
+            "training": self.method.tree.listed(self.settings),
         }
 
     def to_options(self) -> JsonObject:
@@ -110,7 +116,7 @@ class RunConfig:
                 f"data {self.data_name!r} is a Python object, which a config file cannot name; give the name "
                 "of a data set or the path of a description"
             )
-        settings = dataclasses.asdict(self.training)
+        settings = self.method.tree.listed(self.settings)
         del settings["seed"]
         known = {**self.to_json(), "data": self.data_source.source, "rounds": settings.pop("rounds")}
         options = {

@@ -10,9 +10,17 @@ starts afresh in every round (client_state=reset).
 
 from dataclasses import replace
 
-from graphfed.methods.averaging import settings
-from graphfed.methods.averaging.program import MESSAGES, PROTECTION, RULE_MESSAGES, predict, round, setup
-from graphfed.methods.averaging.rules import RULES
+from graphfed.methods.averaging.program import (
+    MESSAGES,
+    PROTECTION,
+    RULE_MESSAGES,
+    check_settings,
+    predict,
+    round,
+    setup,
+)
+from graphfed.methods.averaging.rules import RULE_SETTINGS, RULES
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Sent, StateValues
 
 #: For methods whose clients always send weights.
@@ -23,12 +31,14 @@ FEDAVG = Method(
     summary="gradients or weights averaged every round, cross-client edges dropped",
     paper="McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep "
     "networks from decentralized data. AISTATS 2017, arXiv:1602.05629",
-    config=settings.FedAvgConfig,
+    config=AveragingSettings,
+    parts={"of_rule": RULE_SETTINGS},
+    check_settings=check_settings,
     setup=setup,
     round=round,
     predict=predict,
     state=StateValues(shared_model=True),
-    sends=Sent("gradients, or weights, every round", PROTECTION, {**MESSAGES, **RULES["fedsgd"].messages}),
+    sends=Sent("gradients, or weights, every round", PROTECTION, RULE_MESSAGES),
 )
 
 FEDPROX = replace(
@@ -37,7 +47,7 @@ FEDPROX = replace(
     summary="FedAvg with a proximal term that keeps clients near the shared weights",
     paper="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks. "
     "MLSys 2020, arXiv:1812.06127",
-    config=settings.FedProxConfig,
+    offers={"rule": ("fedprox",)},
     sends=WEIGHTS_SENT,
 )
 
@@ -47,7 +57,7 @@ FEDADAM = replace(
     summary="FedAvg with Adam at the server on the mean update",
     paper="Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive federated optimization. "
     "ICLR 2021, arXiv:2003.00295",
-    config=settings.FedAdamConfig,
+    offers={"rule": ("fedadam",)},
     sends=WEIGHTS_SENT,
 )
 
@@ -58,7 +68,7 @@ SCAFFOLD = replace(
     "paper, server rate 1, clients weighted by their training nodes)",
     paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: stochastic controlled averaging for "
     "federated learning. ICML 2020, arXiv:1910.06378",
-    config=settings.ScaffoldConfig,
+    offers={"rule": ("scaffold",), "optimizer": ("sgd",)},
     sends=Sent(
         "weights and control variates, every round",
         PROTECTION,
@@ -73,7 +83,7 @@ DISTGAT = replace(
     summary="FedAvg on GAT, without cross-client edges",
     paper="the baseline of Ambekar et al.: FedGAT, a privacy-preserving federated approximation algorithm "
     "for graph attention networks; GAT: Velickovic et al., ICLR 2018, arXiv:1710.10903",
-    config=settings.DistGATConfig,
+    offers={"backbone": ("gat",)},
     sends=Sent("weights, every round", PROTECTION, RULE_MESSAGES),
     defaults={"hidden": 8},
     paper_settings={"optimizer": "adam", "lr": 0.01},

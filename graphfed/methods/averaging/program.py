@@ -26,6 +26,7 @@ from graphfed.federation.secure.aggregation import check_sums, messages, protect
 from graphfed.federation.transfer import describe_value
 from graphfed.methods.averaging.rules import RULES
 from graphfed.methods.averaging.rules.base import Rule, Tensors, Values
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import (
     Prepared,
@@ -34,7 +35,8 @@ from graphfed.methods.common.local_training import (
     predict_shared,
     prepare,
 )
-from graphfed.methods.config import GraphTraining, clients_in_round, steps_at_server, sum_protection
+from graphfed.methods.parts import clients_in_round
+from graphfed.nn.batch import View
 
 
 @dataclass(frozen=True)
@@ -52,27 +54,36 @@ class Clients:
     counts: Located
     exchange: Callable[[Federation, Located, Located, Any], Located] | None = None
 
-    def ready(self, fed: Federation, received: Located, config: GraphTraining) -> Located:
+    def ready(self, fed: Federation, received: Located, config: AveragingSettings) -> Located:
         """Return `Prepared` at the clients for new weights."""
         return self.prepared if self.exchange is None else self.exchange(fed, self.prepared, received, config)
 
 
-def rule_of(config: Any) -> Rule:
+def rule_of(config: AveragingSettings) -> Rule:
     """Return the rule that settings choose. FedAvg whose optimiser runs at the server is FedSGD: with one
     local step the mean of the weights is a step on the mean of the gradients.
     """
-    chosen = getattr(config, "rule", "fedavg")
-    if isinstance(chosen, Rule):
-        return chosen
-    return RULES["fedsgd" if chosen == "fedavg" and steps_at_server(config) else chosen]
+    at_server = config.rule == "fedavg" and config.server.asks_for_server(config.steps)
+    return RULES["fedsgd" if at_server else config.rule]
+
+
+def check_settings(config: AveragingSettings) -> None:
+    """Raise InputError if the rule cannot be used with the other settings."""
+    rule_of(config).check(config)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def prepare_own(cohort: Cohort, config: GraphTraining) -> Prepared:
+def prepare_own(cohort: Cohort, config: AveragingSettings) -> Prepared:
     """Prepare the batches of every client's own subgraph."""
-    return prepare(cohort, own_view(cohort), None, config, personal=False)
+    return prepare_view(cohort, own_view(cohort), None, config)
+
+
+def prepare_view(cohort: Cohort, view: View, place: Tensor | None, config: AveragingSettings) -> Prepared:
+    """Prepare the batches of a view of the graph; see `local_training.prepare`."""
+    keeps = rule_of(config).keeps_weights
+    return prepare(cohort, view, place, config, personal=False, keeps_values=keeps)
 
 
 def count_training(prepared: Prepared) -> Tensor:
@@ -118,7 +129,7 @@ def share_of(mean: Tensors, counts: Tensor, members: tuple[int, ...]) -> Tensors
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
     """Set up training on every client's own subgraph.
 
     Args:
@@ -130,11 +141,11 @@ def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> 
     Returns:
         The first state.
     """
-    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
+    check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(prepare_own, data, config), task, config)
 
 
-def start(fed: Federation, prepared: Located, task: Task, config: GraphTraining) -> State:
+def start(fed: Federation, prepared: Located, task: Task, config: AveragingSettings) -> State:
     """Draw the first weights at the server and collect the numbers of training nodes.
 
     Args:
@@ -149,14 +160,15 @@ def start(fed: Federation, prepared: Located, task: Task, config: GraphTraining)
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
-    fed.expect("model", initial_weights, task, config, str(fed.device))
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    drawn = (task, config.network, config.run.seed, str(fed.device))
+    fed.expect("model", initial_weights, *drawn)
+    weights = fed.server.run(initial_weights, *drawn)
     server = fed.server.run(rule_of(config).first, weights, config)
     values = {"weights": weights, "server": server, "clients": fed.clients.run(empty_state)}
     return State(values, Clients(prepared, counts))
 
 
-def round(fed: Federation, state: State, config: GraphTraining, number: int) -> State:
+def round(fed: Federation, state: State, config: AveragingSettings, number: int) -> State:
     """Run a round.
 
     Args:
@@ -184,7 +196,7 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
     for average, value in zip(rule.averages, local, strict=True):
         otherwise = weights if average.of_model else fed.server.run(full_like, weights, 0.0)
         mean = protected_mean(
-            fed, value, counts, clients.counts, otherwise, sum_protection(config), name=average.name
+            fed, value, counts, clients.counts, otherwise, config.sums.aggregation, name=average.name
         )
         if average.share:
             members = tuple(np.flatnonzero(fed.roster).tolist())
@@ -197,7 +209,7 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
     return State({"weights": weights, "server": server, "clients": fed.keep_absent(after, kept)}, clients)
 
 
-def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
+def predict(fed: Federation, state: State, config: AveragingSettings, target: str) -> Located:
     """Predict at every client with its view and the server's current weights.
 
     Args:
@@ -212,7 +224,7 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
     clients: Clients = state.prepared
     received = fed.broadcast(state.weights, name="model", grad=False)
     prepared = clients.ready(fed, received, config)
-    return fed.clients.run(predict_shared, prepared, received, config, target)
+    return fed.clients.run(predict_shared, prepared, received, config.network, target)
 
 
 #: Descriptions of the transfers of a secure average of `update`.

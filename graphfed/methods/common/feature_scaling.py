@@ -44,7 +44,8 @@ from graphfed.federation.secure.aggregation import SumForm, messages, protected_
 from graphfed.federation.series import SensorData, TaskData
 from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Method, Task
-from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
+from graphfed.methods.parts import sum_protection
+from graphfed.methods.settings import value
 from graphfed.nn.sparse import SparseMatrix
 
 #: Positions are counted in this fraction of the scale: quarters.
@@ -349,9 +350,9 @@ _SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
 
 
 def scale_features(
-    fed: Federation, data: TaskData, method: Method, config: CommonSettings, task: Task
+    fed: Federation, data: TaskData, method: Method, config: object, task: Task
 ) -> tuple[TaskData, Located | None]:
-    """Scale the features of every client as `config.features` says.
+    """Scale the features of every client as the setting `features` says.
 
     Args:
         data: A `Cohort` at each worker's clients; in forecasting `SensorData`, which has no features.
@@ -360,9 +361,7 @@ def scale_features(
         The data with scaled features, and the `Scaling` at the clients; None if features are not scaled or
         every client has a scaling of its own.
     """
-    if isinstance(data, SensorData) or not (
-        isinstance(config, GraphSettings) and config.features == "scaled"
-    ):
+    if isinstance(data, SensorData) or value(config, "features") != "scaled":
         return data, None
     if method.pooled or (method.personal and not method.sends.messages):
         scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
@@ -372,7 +371,7 @@ def scale_features(
     return fed.clients.run(apply_scaling, data, scaling), scaling
 
 
-def _agree(fed: Federation, data: Located, config: CommonSettings, num_features: int) -> Located:
+def _agree(fed: Federation, data: Located, config: object, num_features: int) -> Located:
     """Agree on a scaling; returns `to_message` of it at the clients."""
     dtype = str(torch.get_default_dtype())
 

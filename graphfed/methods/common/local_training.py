@@ -14,15 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.federation.cohort import Cohort, with_unit_features
 from graphfed.methods.base import Task
-from graphfed.methods.config import (
-    GradientSteps,
-    GraphNetwork,
-    GraphSettings,
-    GraphTraining,
-    keeps_client_state,
-    keeps_client_values,
-    samples_clients,
-)
+from graphfed.methods.parts import GraphTraining, Network, Training, keeps_client_state, samples_clients
+from graphfed.methods.settings import value
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
@@ -65,11 +58,12 @@ def as_configured(cohort: Cohort, config: object) -> Cohort:
         The cohort. With features=scaled its features keep their dtype until they are scaled; otherwise they
         have torch's default dtype, and with features=unit length 1.
     """
-    if not isinstance(config, GraphSettings) or config.features == "scaled":
+    features = value(config, "features", "scaled")
+    if features == "scaled":
         return cohort
     if isinstance(cohort.x, Tensor):
         cohort = replace(cohort, x=cohort.x.to(torch.get_default_dtype()))
-    return with_unit_features(cohort) if config.features == "unit" else cohort
+    return with_unit_features(cohort) if features == "unit" else cohort
 
 
 def own_view(cohort: Cohort) -> View:
@@ -98,10 +92,11 @@ def prepare(
     cohort: Cohort,
     view: View,
     place: Tensor | None,
-    config: GraphNetwork,
+    config: GraphTraining,
     personal: bool,
     *,
     every_pair: bool = False,
+    keeps_values: bool = False,
 ) -> Prepared:
     """Prepare the batches of a cohort.
 
@@ -109,15 +104,17 @@ def prepare(
         cohort: The cohort.
         view: Its view of the graph.
         place: [N] the view's row of each of the cohort's rows; None if they are the same rows.
-        config: The graph neural network.
+        config: The settings.
         personal: Whether every client has weights of its own in validation too.
         every_pair: Whether clients with weights of their own store those of all features, and not only of
             features that they have.
+        keeps_values: Whether clients keep values of the form of weights from round to round, in addition to
+            the states of their optimisers.
 
     Returns:
         The batches.
     """
-    view = config.network.adapt_view(view)
+    view = config.network.kernel.adapt_view(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
     if place is not None:
         targets = {t: place[rows] for t, rows in targets.items()}
@@ -129,16 +126,16 @@ def prepare(
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=every_pair)
             if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
                 pairs = (pairs[0][:0], pairs[1][:0])
-        elif keeps_client_values(config) and samples_clients(config):
+        elif (keeps_values or keeps_client_state(config)) and samples_clients(config):
             # Absent clients have older values than present ones, so no row changes equally at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
     weights = cohort.class_weights
-    train = _train_batch(view, targets["train"], config, pairs, weights)
-    val = _batch(view, targets["val"], config, pairs, per_client=personal)
+    train = _train_batch(view, targets["train"], config.network, pairs, weights)
+    val = _batch(view, targets["val"], config.network, pairs, per_client=personal)
     return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs, weights)
 
 
-def prepare_shared(cohort: Cohort, view: View, config: GraphNetwork) -> Prepared:
+def prepare_shared(cohort: Cohort, view: View, network: Network) -> Prepared:
     """Prepare the batches of a cohort for weights of which there is one copy, not one for each client.
 
     Args:
@@ -147,26 +144,26 @@ def prepare_shared(cohort: Cohort, view: View, config: GraphNetwork) -> Prepared
     Returns:
         The batches; a training node's weight in the loss is that of its class.
     """
-    view = config.network.adapt_view(view)
+    view = network.kernel.adapt_view(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
     weight = cohort.loss_weights(targets["train"])
-    train = _batch(view, targets["train"], config, None, weight=weight)
-    val = _batch(view, targets["val"], config, None)
+    train = _batch(view, targets["train"], network, None, weight=weight)
+    val = _batch(view, targets["val"], network, None)
     counts = cohort.counts(cohort.train)
     return Prepared(view, targets, counts, train, val, None, cohort.class_weights)
 
 
 def _batch(
-    view: View, targets: Tensor, config: GraphNetwork, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
+    view: View, targets: Tensor, network: Network, pairs: tuple[Tensor, Tensor] | None, **kwargs: object
 ) -> Batch:
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
-    return make_batch(view, targets, config.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
+    return make_batch(view, targets, network.layers, make_block, pairs=pairs, **kwargs)  # type: ignore[arg-type]
 
 
 def _train_batch(
     view: View,
     targets: Tensor,
-    config: GraphNetwork,
+    network: Network,
     pairs: tuple[Tensor, Tensor] | None,
     class_weights: Tensor | None,
 ) -> Batch:
@@ -180,27 +177,27 @@ def _train_batch(
     weight = 1 / counts[client]
     if class_weights is not None:
         weight = weight * class_weights[view.y[targets]]
-    return _batch(view, targets, config, pairs, weight=weight, per_client=True)
+    return _batch(view, targets, network, pairs, weight=weight, per_client=True)
 
 
-def initial_weights(task: Task, config: GraphTraining, device: str) -> Weights:
+def initial_weights(task: Task, network: Network, seed: int, device: str) -> Weights:
     """Draw the first weights: the same for every method, placement and number of clients.
 
     Args:
         task: The width of the features and the number of classes.
-        config: The network and the seed.
+        seed: The seed of the run.
         device: The torch device.
 
     Returns:
         The weights. The outputs are logits [C], in link prediction embeddings [hidden].
     """
-    last = task.num_classes if task.name == CLASSIFICATION else config.hidden
-    widths = [task.num_features, *[config.hidden] * (config.layers - 1), last]
-    drawn = config.network.init(fold(config.seed, "weights"), widths, config.attention_heads)
+    last = task.num_classes if task.name == CLASSIFICATION else network.hidden
+    widths = [task.num_features, *[network.hidden] * (network.layers - 1), last]
+    drawn = network.kernel.init(fold(seed, "weights"), widths, network.attention_heads)
     return {name: w.to(device) for name, w in drawn.items()}
 
 
-def personal_weights(shared: Weights, batch: Batch, network: Backbone) -> Weights:
+def personal_weights(shared: Weights, batch: Batch, kernel: Backbone) -> Weights:
     """Copy shared weights for every client.
 
     Args:
@@ -212,7 +209,7 @@ def personal_weights(shared: Weights, batch: Batch, network: Backbone) -> Weight
     own: Weights = {}
     for name, w in shared.items():
         assert isinstance(w, Tensor)
-        if batch.pairs is not None and name in network.input_weights:
+        if batch.pairs is not None and name in kernel.input_weights:
             own[name] = SparseWeights.expand(w, *batch.pairs, batch.num_clients)
         else:
             own[name] = w.expand(batch.num_clients, *w.shape)
@@ -244,8 +241,8 @@ def train_from_shared(
         Weights [K, ...] and optimiser states.
     """
     batch = _batch_of_present(prepared, present, config)
-    weights = personal_weights(shared, batch, config.network)
-    before = optimizer or fresh_state(weights, config)
+    weights = personal_weights(shared, batch, config.network.kernel)
+    before = optimizer or fresh_state(weights, config.training)
     pull = Pull(proximal, values_of(weights)) if proximal else None
     trained, after = descend(batch, weights, before, config, number, partial(_class_loss, batch), pull)
     if not keeps_client_state(config):
@@ -253,7 +250,7 @@ def train_from_shared(
     return trained, after if bool(present.all()) else _untouched_where_absent(after, before, weights, present)
 
 
-def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphNetwork) -> Batch:
+def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphTraining) -> Batch:
     """Gather the rows of present clients if they are few; otherwise keep all rows. Both give the same
     weights.
     """
@@ -262,7 +259,7 @@ def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphNetwork)
     rows = prepared.targets["train"]
     rows = rows[present[prepared.view.client[rows]]]
     pairs = prepared.pairs if keeps_client_state(config) else None
-    return _train_batch(prepared.view, rows, config, pairs, prepared.class_weights)
+    return _train_batch(prepared.view, rows, config.network, pairs, prepared.class_weights)
 
 
 def gradient_from_shared(
@@ -281,7 +278,7 @@ def gradient_from_shared(
         Gradients [K, ...].
     """
     batch = _batch_of_present(prepared, present, config)
-    weights = personal_weights(shared, batch, config.network)
+    weights = personal_weights(shared, batch, config.network.kernel)
     return with_values(weights, _gradients(batch, weights, config, number, 0, partial(_class_loss, batch)))
 
 
@@ -323,9 +320,9 @@ def train_personal(
     return descend(prepared.train, weights, optimizer, config, number, partial(_class_loss, prepared.train))
 
 
-def fresh_state(weights: Weights, config: GradientSteps) -> AdamState:
+def fresh_state(weights: Weights, training: Training) -> AdamState:
     """Return fresh optimiser states."""
-    return init_state(config.optimizer, values_of(weights))
+    return init_state(training.optimizer, values_of(weights))
 
 
 def _class_loss(batch: Batch, logits: Tensor, step: int) -> Tensor:
@@ -353,24 +350,24 @@ def descend(
     Returns:
         Weights and optimiser states.
     """
-    state = optimizer or fresh_state(weights, config)
-    for step in range(config.local_steps):
+    state = optimizer or fresh_state(weights, config.training)
+    for step in range(config.steps.local_steps):
         values = values_of(weights)
         gradients = _gradients(batch, weights, config, number, step, loss_of)
-        values, state = _step(values, gradients, state, config, pull)
+        values, state = _step(values, gradients, state, config.training, pull)
         weights = with_values(weights, values)
     return weights, state
 
 
 def stepped(
-    weights: Weights, gradients: Weights, optimizer: AdamState, config: GradientSteps
+    weights: Weights, gradients: Weights, optimizer: AdamState, training: Training
 ) -> tuple[Weights, AdamState]:
     """Take one step of every client's optimiser, on weights and gradients that are stored alike.
 
     Returns:
         Weights and optimiser states.
     """
-    values, after = _step(values_of(weights), values_of(gradients), optimizer, config)
+    values, after = _step(values_of(weights), values_of(gradients), optimizer, training)
     return with_values(weights, values), after
 
 
@@ -378,10 +375,12 @@ def _step(
     values: dict[str, Tensor],
     gradients: dict[str, Tensor],
     state: AdamState,
-    config: GradientSteps,
+    training: Training,
     pull: Pull | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
-    return optimizer_step(config.optimizer, values, gradients, state, config.lr, config.weight_decay, pull)
+    return optimizer_step(
+        training.optimizer, values, gradients, state, training.lr, training.weight_decay, pull
+    )
 
 
 def _gradients(
@@ -393,8 +392,9 @@ def _gradients(
     loss_of: Callable[[Tensor, int], Tensor],
 ) -> dict[str, Tensor]:
     leaves = {k: v.detach().requires_grad_() for k, v in values_of(weights).items()}
-    dropout = Dropout(config.dropout, fold(config.seed, "dropout", number, step)) if config.dropout else None
-    loss = loss_of(config.network.forward(with_values(weights, leaves), batch, dropout), step)
+    rate = config.network.dropout
+    dropout = Dropout(rate, fold(config.run.seed, "dropout", number, step)) if rate else None
+    loss = loss_of(config.network.kernel.forward(with_values(weights, leaves), batch, dropout), step)
     return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 
 
@@ -479,24 +479,25 @@ def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
     return chosen
 
 
-def predict_shared(prepared: Prepared, weights: Weights, config: GraphNetwork, target: str) -> Tensor:
+def predict_shared(prepared: Prepared, weights: Weights, network: Network, target: str) -> Tensor:
     """Compute the logits of a target with weights that all clients share.
 
     Args:
         prepared: The batches.
         weights: The weights.
-        config: The network.
         target: "val", "test" or "all".
 
     Returns:
         [n, C].
     """
-    batch = prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], config, None)
+    batch = (
+        prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], network, None)
+    )
     with torch.no_grad():
-        return config.network.forward(weights, batch, None)
+        return network.kernel.forward(weights, batch, None)
 
 
-def predict_personal(prepared: Prepared, weights: Weights, config: GraphNetwork, target: str) -> Tensor:
+def predict_personal(prepared: Prepared, weights: Weights, network: Network, target: str) -> Tensor:
     """Compute the logits of a target, each with its own client's weights.
 
     Args:
@@ -508,6 +509,6 @@ def predict_personal(prepared: Prepared, weights: Weights, config: GraphNetwork,
     if target == "val":
         batch = prepared.val
     else:
-        batch = _batch(prepared.view, prepared.targets[target], config, prepared.pairs, per_client=True)
+        batch = _batch(prepared.view, prepared.targets[target], network, prepared.pairs, per_client=True)
     with torch.no_grad():
-        return config.network.forward(weights, batch, None)
+        return network.kernel.forward(weights, batch, None)

@@ -4,11 +4,8 @@ that are known before a run starts.
 
 from dataclasses import dataclass
 
-from graphfed.methods.config import (
-    AttentionSettings,
-    GraphSettings,
-    RecurrentSettings,
-)
+from graphfed.methods.parts import Network, Recurrent
+from graphfed.methods.settings import value, values
 
 #: Bytes of a number (float32).
 NUMBER = 4
@@ -38,17 +35,17 @@ class SeriesExtent:
     sensors: int
 
 
-def num_moments(config: object) -> int:
+def num_moments(optimizer: str) -> int:
     """Return how many numbers the optimiser keeps for each weight.
 
     Returns:
         2 for Adam, 0 for gradient descent.
     """
-    return 0 if getattr(config, "optimizer", "adam") == "sgd" else 2
+    return 0 if optimizer == "sgd" else 2
 
 
 def network_numbers(
-    config: GraphSettings, features: int, outputs: int, *, clients: int = 1, pairs: int | None = None
+    network: Network, features: int, outputs: int, *, clients: int = 1, pairs: int | None = None
 ) -> int:
     """Count the weights of one graph neural network at each of some clients.
 
@@ -56,24 +53,24 @@ def network_numbers(
         outputs: The width of the last layer.
         pairs: The pairs of a client and a feature that the first layers store a row for; None for all.
     """
-    widths = [features, *[config.hidden] * (config.layers - 1), outputs]
+    widths = [features, *[network.hidden] * (network.layers - 1), outputs]
     numbers = 0
-    for name, weight in config.network.init(0, widths, config.attention_heads).items():
-        if pairs is not None and name in config.network.input_weights:
+    for name, weight in network.kernel.init(0, widths, network.attention_heads).items():
+        if pairs is not None and name in network.kernel.input_weights:
             numbers += pairs * weight[0].numel()
         else:
             numbers += clients * weight.numel()
     return numbers
 
 
-def recurrent_numbers(config: RecurrentSettings) -> int:
+def recurrent_numbers(recurrent: Recurrent) -> int:
     """Count the weights of a recurrent encoder and decoder with three gates each.
 
     Returns:
         The numbers. Layers after the first have the state of the one before as their input; the input of the
         first is small.
     """
-    return 2 * 3 * (2 * config.recurrent_layers - 1) * config.hidden**2
+    return 2 * 3 * (2 * recurrent.layers - 1) * recurrent.hidden**2
 
 
 def weight_bytes(config: object, features: int, outputs: int) -> int:
@@ -85,25 +82,19 @@ def weight_bytes(config: object, features: int, outputs: int) -> int:
     Returns:
         The bytes of the matrices of the layers, of their gradients, and of the values of the optimiser.
     """
-    numbers = 0
-    if isinstance(config, GraphSettings):
-        heads, last = _heads(config)
-        width = config.hidden * heads
-        inner = features * width + (config.layers - 2) * width**2 + width * outputs * last
-        numbers = inner if config.layers > 1 else features * outputs * last
-    elif isinstance(config, RecurrentSettings):
-        numbers = recurrent_numbers(config)
-    return numbers * NUMBER * (2 + num_moments(config))
-
-
-def _heads(config: GraphSettings) -> tuple[int, int]:
-    """Return the attention heads of the inner layers and of the last one.
-
-    `attention_heads` has a number for every layer, and a hostile coordinator may ask for 10^9 layers.
-    """
-    if isinstance(config, AttentionSettings) and getattr(config, "architecture", "") == "gat":
-        return config.heads, config.output_heads
-    return 1, 1
+    known = values(config)
+    if "hidden" not in known:
+        return 0
+    hidden, layers = known["hidden"], known["layers"]
+    if "backbone" not in known:
+        numbers = recurrent_numbers(Recurrent(hidden=hidden, layers=layers))
+    elif layers == 1:
+        numbers = features * outputs * known.get("output_heads", 1)
+    else:
+        width = hidden * known.get("heads", 1)
+        numbers = features * width + (layers - 2) * width**2
+        numbers += width * outputs * known.get("output_heads", 1)
+    return numbers * NUMBER * (2 + num_moments(known.get("optimizer", "adam")))
 
 
 def hidden_bytes(config: object, rows: int) -> int:
@@ -115,6 +106,4 @@ def hidden_bytes(config: object, rows: int) -> int:
     Returns:
         Bytes; 0 for a method without a network.
     """
-    if isinstance(config, GraphSettings):
-        return rows * config.hidden * _heads(config)[0] * NUMBER
-    return rows * config.hidden * NUMBER if isinstance(config, RecurrentSettings) else 0
+    return rows * int(value(config, "hidden", 0)) * int(value(config, "heads", 1)) * NUMBER

@@ -46,11 +46,10 @@ edge weights (7); sums that a client computes alone are not sent (8).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 import graphfed.federation.payload as pay
@@ -60,10 +59,12 @@ from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.secure.encrypted_sum import encrypted_sum, select_ids
 from graphfed.methods.averaging import program
-from graphfed.methods.averaging.settings import RuledSettings
+from graphfed.methods.averaging.rules import RULE_SETTINGS
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.local_training import Prepared, prepare
-from graphfed.methods.config import PlaintextOnly, clients_in_round
+from graphfed.methods.common.local_training import Prepared
+from graphfed.methods.parts import clients_in_round
+from graphfed.methods.settings import Unless, settings
 from graphfed.nn.batch import View
 from graphfed.nn.sparse import SparseMatrix, multiply, sums_by
 
@@ -72,14 +73,12 @@ Rows = Tensor | SparseMatrix
 ENCRYPTED = "fedgcn/encrypted"
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGCNConfig(RuledSettings):
-    """The settings of FedGCN."""
-
-    plaintext_only: ClassVar = (PlaintextOnly("exchange", "hops", 0, "nothing is exchanged"),)
+@settings
+class ClosureSums:
+    """The exchange before training."""
 
     hops: Literal[0, 1, 2] = Field(default=2, description="number of hops of the exchange before training")
-    exchange: Literal["plaintext", "encrypted"] = Field(
+    exchange: Annotated[Literal["plaintext", "encrypted"], Unless("hops", 0)] = Field(
         default="plaintext",
         description="the sums of features before training: the server adds them in plaintext, or under "
         "encryption",
@@ -366,15 +365,15 @@ def _scale_rows(x: Rows, factor: Tensor) -> Rows:
     return x * factor[:, None]
 
 
-def prepare_view(cohort: Cohort, received: Received, config: FedGCNConfig) -> Prepared:
+def prepare_view(cohort: Cohort, received: Received, config: AveragingSettings) -> Prepared:
     view, place = make_view(cohort, received)
-    return prepare(cohort, view, place, config, personal=False)
+    return program.prepare_view(cohort, view, place, config)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
     """Exchange the sums of features, and prepare the averaging of weights.
 
     Args:
@@ -383,22 +382,22 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> S
     Returns:
         The state before the first round.
     """
-    if config.hops == 0:
+    if config.exchange.hops == 0:
         return program.setup(fed, data, task, config)
-    check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
+    check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("summing the features of neighbours")
     received = exchange_sums(fed, data, task, config)
     prepared = fed.clients.run(prepare_view, data, received, config)
     return program.start(fed, prepared, task, config)
 
 
-def exchange_sums(fed: Federation, data: Located, task: Task, config: FedGCNConfig) -> Located:
+def exchange_sums(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> Located:
     """Exchange the sums of the borders; return `Received`, at the clients."""
     closure = fed.clients.run(find_closure, data)
     border = fed.clients.run(border_of, data, closure)
     sums = fed.clients.run(partial_sums, data, closure, border)
-    ids, exchange = fed.clients.run(border_ids, closure, border), EXCHANGES[config.exchange]
-    if config.hops == 1:
+    ids, exchange = fed.clients.run(border_ids, closure, border), EXCHANGES[config.exchange.exchange]
+    if config.exchange.hops == 1:
         local = fed.clients.run(local_of_border, closure, border)
         sums, _ = exchange(fed, sums, ids, None, local, task)
         return fed.clients.run(received_local, data, sums)
@@ -519,7 +518,10 @@ METHOD = Method(
     summary="one exchange of neighbourhood feature sums, then FedAvg; 2 hops make a two-layer GCN exact",
     paper="Yao, Jin, Ravi, Joe-Wong: FedGCN, convergence-communication tradeoffs in federated training of "
     "graph convolutional networks. NeurIPS 2023, arXiv:2201.12433",
-    config=FedGCNConfig,
+    config=AveragingSettings,
+    parts={"of_rule": RULE_SETTINGS, "exchange": ClosureSums},
+    offers={"backbone": ("gcn",)},
+    check_settings=program.check_settings,
     setup=setup,
     round=program.round,
     predict=program.predict,

@@ -16,7 +16,8 @@ from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import messages, protected_sum
 from graphfed.methods.base import Task
-from graphfed.methods.config import ClassWeightSettings, CommonSettings, sum_protection
+from graphfed.methods.parts import sum_protection
+from graphfed.methods.settings import value
 from graphfed.tasks.graphs.node_scores import CLASS_COUNTS, SCORE_UNITS, count_classes
 
 _WHEN = "With class_weights=balanced"
@@ -34,7 +35,7 @@ MESSAGES = {
 
 
 def agree_class_weights(
-    fed: Federation, data: Located[Cohort], task: Task, config: CommonSettings
+    fed: Federation, data: Located[Cohort], task: Task, config: object
 ) -> Located[Cohort]:
     """Put the class weights that `config` asks for on every client's cohort.
 
@@ -44,8 +45,7 @@ def agree_class_weights(
     Returns:
         The cohorts, with `class_weights` [C].
     """
-    balanced = isinstance(config, ClassWeightSettings) and config.class_weights == "balanced"
-    if not balanced:
+    if value(config, "class_weights") != "balanced":
         return data
     with fed.phase("eval"):  # like other agreements before training, these transfers are no cost of training
         counts = protected_sum(

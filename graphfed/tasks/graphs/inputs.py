@@ -20,7 +20,6 @@ from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
-from graphfed.methods.config import GraphSettings
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
 
@@ -123,18 +122,18 @@ class GraphInputs:
             )
         from graphfed.nn.backbones import BACKBONES
 
-        assert isinstance(config.training, GraphSettings)
-        backbone = config.training.architecture
+        network = config.settings.network
         weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
-        uses_edges = config.training.network.uses_edges
-        if self.graph.edge_weight is not None and uses_edges and backbone not in weighted:
+        uses_edges = network.kernel.uses_edges
+        if self.graph.edge_weight is not None and uses_edges and network.backbone not in weighted:
             raise InputError(
-                f"backbone {backbone!r} cannot use edge weights, and {self.graph.name!r} has edge weights; "
+                f"backbone {network.backbone!r} cannot use edge weights, and {self.graph.name!r} has edge "
+                f"weights; "
                 f"choose {' or '.join(weighted)}, or omit the weights (in a description: 'weight:' with "
                 "nothing after it)"
             )
         if config.method.requires.check is not None:
-            config.method.requires.check(self.graph, config.training)
+            config.method.requires.check(self.graph, config.settings)
 
     def described(self, config: RunConfig) -> JsonObject:
         """Describe graph and partition for the manifest.
@@ -188,19 +187,18 @@ class GraphInputs:
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
         """
-        graph, training, method = self.graph, config.training, config.method
-        assert isinstance(training, GraphSettings)
+        graph, settings, method = self.graph, config.settings, config.method
         if method.checkpoint is not None:
-            numbers = method.checkpoint(self._extent(config), training)
+            numbers = method.checkpoint(self._extent(config), settings)
         else:
             clients, pairs = 1, None
             if method.personal:
                 extent = self._extent(config)
                 clients, pairs = extent.clients, extent.pairs
             network = network_numbers(
-                training, graph.num_features, graph.num_classes, clients=clients, pairs=pairs
+                settings.network, graph.num_features, graph.num_classes, clients=clients, pairs=pairs
             )
-            numbers = (2 + num_moments(training)) * network
+            numbers = (2 + num_moments(settings.training.optimizer)) * network
         return CHECKPOINT_BYTES * numbers + self.bytes_of_predictions() + 1_000_000
 
     def bytes_of_predictions(self) -> int:
@@ -215,10 +213,9 @@ class GraphInputs:
         """Count the parts of the data on which the size of a checkpoint depends."""
         graph, trained_on, x = self.graph, self.trained_on(config), self.graph.x
         pairs = trained_on.num_clients * graph.num_features
-        assert isinstance(config.training, GraphSettings)
         if x is not None and not isinstance(x, np.ndarray):
             alone = config.method.personal and not config.method.sends.messages
-            centred = config.training.features == "scaled"
+            centred = config.settings.inputs.features == "scaled"
             pairs = _stored_pairs(x.tocsr(), trained_on, alone=alone, centred=centred)
         return GraphExtent(trained_on.num_clients, graph.num_features, graph.num_classes, pairs)
 
@@ -256,7 +253,7 @@ class GraphInputs:
             make_cohort(self.graph, self.split, trained_on, worker, stable_ids=ids, device=config.device)
             for worker in workers
         )
-        return [as_configured(cohort, config.training) for cohort in cohorts]
+        return [as_configured(cohort, config.settings) for cohort in cohorts]
 
     def part_of_server(self, config: RunConfig) -> None:
         """Return None, because the server has no data."""

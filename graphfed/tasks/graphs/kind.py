@@ -17,7 +17,7 @@ from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
-from graphfed.methods.config import CommonSettings, GraphSettings, sum_protection
+from graphfed.methods.parts import sum_protection
 from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
@@ -70,7 +70,7 @@ def graph_facts(schema: JsonObject) -> JsonObject:
     }
 
 
-def graph_declared(own: ClientData, method: Method, config: CommonSettings) -> dict[str, list[int]]:
+def graph_declared(own: ClientData, method: Method, config: object) -> dict[str, list[int]]:
     """Count the nodes of those parts of the split whose numbers the run sends to the server anyway."""
     cohort, declared = own.cohort, {}
     if "training_counts" in method.sends.messages:
@@ -88,7 +88,7 @@ def graph_part(own: ClientData, clients: Sequence[int], task: Task, device: torc
     return make_client_cohort(own, clients, task.num_classes, device=device)
 
 
-def graph_rows(own: ClientData, config: GraphSettings) -> int:
+def graph_rows(own: ClientData, config: object) -> int:
     return own.cohort.num_rows
 
 

@@ -11,6 +11,7 @@ enough (`ranking`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RowIds
 from graphfed.federation.secure.aggregation import secure_sum
 from graphfed.methods.base import Task
-from graphfed.methods.config import GraphSettings, sum_protection
+from graphfed.methods.parts import sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
@@ -255,7 +256,7 @@ def scored_as_counts(fed: Federation, data: Located) -> _Score:
 _SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Score:
+def prepare(fed: Federation, data: Located, task: Task, config: Any) -> _Score:
     """Prepare the scoring of pairs with the run's protection of sums."""
     return _SCORED[sum_protection(config)](fed, data)
 
@@ -267,13 +268,13 @@ def score(
     target: str,
     name: str,
     prepared: _Score,
-    config: GraphSettings,
+    config: Any,
 ) -> tuple[None, Located]:
     """Compute the metrics at the server. Clients have no scores of their own."""
     return None, prepared(scores, target, name)
 
 
-def decides(config: GraphSettings, prepared: object) -> str:
+def decides(config: Any, prepared: object) -> str:
     return "auc"
 
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from graphfed.federation.secure.aggregation import SumForm, check_sums, protecte
 from graphfed.federation.transfer import describe_value
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
-from graphfed.methods.config import GraphSettings, clients_in_round, sum_protection
+from graphfed.methods.parts import clients_in_round, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.client_accuracy import (
@@ -579,12 +580,12 @@ _SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
 _COUNTS = SumForm(total_counts, every_count, no_counts_of_scores, in_units)
 
 
-def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -> _Prepared:
+def prepare(fed: Federation, data: Located, task: Task, config: Any) -> _Prepared:
     """Agree on the metric that selects rounds, from the class counts of all validation nodes.
 
     Raises InputError if the metric of the setting `select` is not defined for the data.
     """
-    if config.select == "recall_at_1_percent" and task.num_classes != 2:
+    if config.selection.select == "recall_at_1_percent" and task.num_classes != 2:
         raise InputError(
             f"select=recall_at_1_percent needs data with two classes, and the data has {task.num_classes}; "
             "use balanced_accuracy or average_precision"
@@ -600,7 +601,11 @@ def prepare(fed: Federation, data: Located, task: Task, config: GraphSettings) -
         like=(task.num_classes,),
     )
     agreed = fed.control(
-        agreed_selection, counts, config.select, name="selection", values={"metric": str, "positive": int}
+        agreed_selection,
+        counts,
+        config.selection.select,
+        name="selection",
+        values={"metric": str, "positive": int},
     )
     return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), task.num_classes)
 
@@ -612,7 +617,7 @@ def score(
     target: str,
     name: str,
     prepared: _Prepared,
-    config: GraphSettings,
+    config: Any,
 ) -> tuple[Located, Located]:
     """Compute every client's scores at the clients, and the metrics of their sum at the server.
 
@@ -657,7 +662,7 @@ def score(
     return scores, fed.server.run(scored, sums, selection, blocks)
 
 
-def decides(config: GraphSettings, prepared: _Prepared) -> str:
+def decides(config: Any, prepared: _Prepared) -> str:
     """Return the metric that selects rounds."""
     return prepared.selection.metric
 

@@ -1,5 +1,7 @@
 """The score of a shared model on the whole graph, which is reported next to the test score."""
 
+from typing import Any
+
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
@@ -8,7 +10,6 @@ from graphfed.federation.payload import tensors_in
 from graphfed.methods.base import Method
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
-from graphfed.methods.config import GraphSettings
 from graphfed.nn.backbones import Weights
 from graphfed.tasks.graphs.node_scores import (
     blocks_by_client,
@@ -25,7 +26,7 @@ def pooled_score(
     graph: Graph,
     split: Split,
     weights: Weights,
-    config: GraphSettings,
+    config: Any,
     scaling: feature_scaling.Scaling | None,
 ) -> dict[str, float]:
     """Score a shared model on the test nodes of the whole graph, with all cross-client edges.
@@ -43,7 +44,7 @@ def pooled_score(
     if scaling is not None:
         cohort = feature_scaling.apply_scaling(cohort, scaling)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
-    selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.select)
-    logits = predict_shared(prepared, weights, config, "test")
+    selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.selection.select)
+    logits = predict_shared(prepared, weights, config.network, "test")
     blocks = blocks_by_client(cohort, logits, "test", selection.positive, per_client=False)
     return metrics_of(total(score_clients(cohort, logits, "test", None)), blocks)

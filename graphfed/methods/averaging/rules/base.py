@@ -9,6 +9,8 @@ Its three functions are called in this order by `averaging.program.round`:
         the mean of every averaged value over the clients that take part, weighted by their training nodes
     step(model, values, means ..., config) -> (model, values)
         at the server: the next model, and the values that the server keeps. None: the mean is the next model
+
+`config` is an `AveragingSettings`; the settings of the rule are `config.of_rule`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
+from graphfed.methods.settings import settings
+
 Tensors = dict[str, Tensor]
 Values = dict[str, Any]
 
@@ -24,6 +28,15 @@ Values = dict[str, Any]
 def no_values(model: Tensors, config: object) -> Values:
     """Return that the server keeps nothing but the model."""
     return {}
+
+
+@settings
+class NoSettings:
+    """The settings of a rule that has none."""
+
+
+def no_check(config: object) -> None:
+    """Accept all settings."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,10 @@ class Rule:
         averages: What `local` returns to be averaged.
         sends: A value of the server that clients receive with the model, and the name of its transfer.
         messages: Descriptions of the transfers that fedavg does not have.
+        settings: The class of its settings.
+        check: (config) raises InputError for settings that the rule cannot be used with.
+        keeps_weights: Whether clients keep values of the form of weights from round to round, in addition to
+            the states of their optimisers.
     """
 
     name: str
@@ -64,3 +81,6 @@ class Rule:
     averages: tuple[Average, ...] = (Average("update", of_model=True),)
     sends: tuple[str, str] | None = None
     messages: Mapping[str, str] = field(default_factory=dict)
+    settings: type = NoSettings
+    check: Callable[[Any], None] = no_check
+    keeps_weights: bool = False

@@ -14,8 +14,8 @@ have weight 0.
 from torch import Tensor
 
 from graphfed.methods.averaging.rules.base import Rule
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.common.local_training import Prepared, train_from_shared
-from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
 
@@ -25,7 +25,7 @@ def local(
     model: Weights,
     kept: AdamState,
     present: Tensor,
-    config: GraphTraining,
+    config: AveragingSettings,
     round_number: int,
 ) -> tuple[Weights, AdamState]:
     """Take `local_steps` steps from the model. What a client keeps is its optimiser's state."""

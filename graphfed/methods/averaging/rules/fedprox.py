@@ -9,28 +9,34 @@ Differs from the paper: full-batch gradient steps in the place of the gamma-inex
 proximal steps (`nn.optim.adam`), so that the term keeps its strength. With mu = 0 it is FedAvg, bit for bit.
 """
 
-from typing import Protocol
-
+from pydantic import Field
 from torch import Tensor
 
 from graphfed.methods.averaging.rules.base import Rule
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.common.local_training import Prepared, train_from_shared
-from graphfed.methods.config import GraphTraining
+from graphfed.methods.settings import settings
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
 
 
-class Settings(GraphTraining, Protocol):
-    @property
-    def mu(self) -> float:
-        """Strength of the proximal term."""
+@settings
+class FedProx:
+    """The proximal term."""
+
+    mu: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="strength of the proximal term")
 
 
 def local(
-    prepared: Prepared, model: Weights, kept: AdamState, present: Tensor, config: Settings, round_number: int
+    prepared: Prepared,
+    model: Weights,
+    kept: AdamState,
+    present: Tensor,
+    config: AveragingSettings,
+    round_number: int,
 ) -> tuple[Weights, AdamState]:
     """Take steps on the loss plus the proximal term."""
-    return train_from_shared(prepared, model, kept, present, config, round_number, config.mu)
+    return train_from_shared(prepared, model, kept, present, config, round_number, config.of_rule.mu)
 
 
-RULE = Rule("fedprox", local)
+RULE = Rule("fedprox", local, settings=FedProx)

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from graphfed.federation.secure.aggregation import messages
 from graphfed.methods.averaging.rules.base import Average, Rule, Tensors, Values
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.common.local_training import Prepared, gradient_from_shared
-from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import init_state, optimizer_step
 
 
-def first(model: Tensors, config: GraphTraining) -> Values:
+def first(model: Tensors, config: AveragingSettings) -> Values:
     """Return the optimiser's state before its first step."""
-    return {"optimizer": init_state(config.optimizer, model)}
+    return {"optimizer": init_state(config.training.optimizer, model)}
 
 
 def local(
@@ -26,18 +26,17 @@ def local(
     model: Weights,
     kept: Values,
     present: Tensor,
-    config: GraphTraining,
+    config: AveragingSettings,
     round_number: int,
 ) -> tuple[Weights, Values]:
     """Compute the gradient of each client's mean loss."""
     return gradient_from_shared(prepared, model, present, config, round_number), {}
 
 
-def step(model: Tensors, values: Values, mean: Tensors, config: GraphTraining) -> tuple[Tensors, Values]:
+def step(model: Tensors, values: Values, mean: Tensors, config: AveragingSettings) -> tuple[Tensors, Values]:
     """Take the step of a central optimiser. If no training node takes part, only the weight decay acts."""
-    new, after = optimizer_step(
-        config.optimizer, model, mean, values["optimizer"], config.lr, config.weight_decay
-    )
+    training, state = config.training, values["optimizer"]
+    new, after = optimizer_step(training.optimizer, model, mean, state, training.lr, training.weight_decay)
     return new, {"optimizer": after}
 
 

@@ -22,8 +22,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from graphfed.errors import InputError
 from graphfed.federation.secure.aggregation import messages
 from graphfed.methods.averaging.rules.base import Average, Rule, Tensors, Values
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.common.local_training import (
     Prepared,
     choose_clients,
@@ -32,9 +34,17 @@ from graphfed.methods.common.local_training import (
     train_pulled,
     values_of,
 )
-from graphfed.methods.config import GraphTraining
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import Pull
+
+
+def check(config: AveragingSettings) -> None:
+    """Raise InputError if clients take other steps than those of gradient descent."""
+    if config.training.optimizer != "sgd":
+        raise InputError(
+            f"optimizer={config.training.optimizer} cannot be used with rule=scaffold, which computes each "
+            "client's mean gradient from the steps of gradient descent; set optimizer=sgd"
+        )
 
 
 def first(model: Tensors, config: object) -> Values:
@@ -47,17 +57,17 @@ def local(
     control: Weights,
     kept: Mapping[str, Weights],
     present: Tensor,
-    config: GraphTraining,
+    config: AveragingSettings,
     round_number: int,
 ) -> tuple[Weights, Weights, dict[str, Weights]]:
     """Take `local_steps` corrected steps, and compute each client's new control variate."""
-    x = personal_weights(model, prepared.train, config.network)
-    c = personal_weights(control, prepared.train, config.network)
+    x = personal_weights(model, prepared.train, config.network.kernel)
+    c = personal_weights(control, prepared.train, config.network.kernel)
     own = kept["control"] if kept else each_value(torch.zeros_like, x)
     correction = each_value(torch.sub, c, own)
     pull = Pull(0.0, values_of(x), values_of(correction))
     y, _ = train_pulled(prepared, x, {}, pull, config, round_number)  # Alg. 1, l. 8-11
-    covered = config.local_steps * config.lr
+    covered = config.steps.local_steps * config.training.lr
     new = each_value(lambda k, x, y: (x - y) / covered - k, correction, x, y)  # Alg. 1, l. 12, option II
     return y, each_value(torch.sub, new, own), {"control": choose_clients(present, new, own)}
 
@@ -94,4 +104,6 @@ RULE = Rule(
     averages=(Average("update", of_model=True), Average("control_variate_change", share=True)),
     sends=("control", "control_variate"),
     messages=MESSAGES,
+    check=check,
+    keeps_weights=True,
 )
