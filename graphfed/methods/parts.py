@@ -305,10 +305,11 @@ def is_simulated(config: object) -> bool:
 
 
 def sum_protection(config: object) -> str:
-    """Return the protection of sums over clients at the server: the value of `aggregation`; plaintext in a
-    method without the setting.
+    """Return the protection of sums over clients at the server: `Sums.aggregation`; plaintext in a method
+    without this part.
     """
-    return str(value(config, "aggregation", PLAINTEXT))
+    sums: Sums | None = getattr(config, "sums", None)
+    return PLAINTEXT if sums is None else sums.aggregation
 
 
 def keeps_client_state(config: object) -> bool:

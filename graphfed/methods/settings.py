@@ -215,7 +215,15 @@ class Tree:
         """Every setting, in the order of the classes; those of all parts that can be chosen, also those of
         plug-ins that are loaded later.
         """
-        return tuple(self._leaves_of(self.root, (), ()))
+        return tuple(leaf for leaf in self._leaves_of(self.root, (), ()) if self._can_exist(leaf))
+
+    def _can_exist(self, leaf: Leaf) -> bool:
+        """Return whether the values that the method offers of other settings fulfil a setting's conditions."""
+        return all(
+            condition.setting not in self.offers
+            or any(condition.holds(value) for value in self.offers[condition.setting])
+            for condition in leaf.conditions
+        )
 
     def _leaves_of(
         self, part: Any, path: tuple[str, ...], conditions: tuple[Condition, ...]

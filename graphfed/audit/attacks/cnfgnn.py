@@ -255,7 +255,6 @@ def score(found: Tensor, truth: Tensor, there: Tensor, unit: float) -> Score:
 def run(audited: AuditedRun) -> Finding:
     """Measure how much of sensors' readings the server reconstructs."""
     config, inputs, device = audited.config.settings, audited.inputs, audited.config.device
-    assert isinstance(config, CNFGNNConfig)
     assert isinstance(inputs, SensorInputs)
     shared_weights = config.schedule.averages
     drawn = generator(0, "audit/cnfgnn_inputs/sensors").permutation(inputs.split.observed.nonzero()[0])

@@ -63,7 +63,7 @@ class SapgnnConfig:
     protocols: Protocols = Protocols()
     ids: NodeIds = NodeIds()
     predictor: Predictor = Predictor()
-    sums: GradientSums = GradientSums()
+    gradient_sums: GradientSums = GradientSums()
     form: LayerForm = LayerForm()
     pooling: Literal["plaintext", "secure"] = Field(
         default="plaintext",

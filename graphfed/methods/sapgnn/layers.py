@@ -167,7 +167,8 @@ def pass_rows(clients: NamedCohort, config: SapgnnConfig, *outputs: Tensor) -> P
         else:
             layers.append(layer_rows(clients, into, rows))
     apart = None
-    if isinstance(x, SparseMatrix) and needs_parts(config.sums.aggregation) and cohort.num_clients > 1:
+    apart_sums = needs_parts(config.gradient_sums.aggregation) and cohort.num_clients > 1
+    if isinstance(x, SparseMatrix) and apart_sums:
         # One product with all clients' copies stacked gives each row the product with its client's copy.
         columns = x.indices + cohort.client[first_rows][x.row] * x.shape[1]
         shape = (x.shape[0], cohort.num_clients * x.shape[1])

@@ -259,7 +259,7 @@ def forward(
 def round(fed: Federation, state: State, config: SapgnnConfig, round_number: int) -> State:
     """Train on every batch of training nodes once (Algorithms 1 and 2)."""
     prepared: Prepared = state.prepared
-    aggregation = config.sums.aggregation
+    aggregation = config.gradient_sums.aggregation
     for batch, (part, loss) in enumerate(prepared.batches):
         key = fold(config.run.seed, "dropout", round_number, batch) if config.network.dropout else None
         with fed.tape():
@@ -282,7 +282,8 @@ def updated(
     values = dict(state.values)
     if has_local_weights(config):
         # Alg. 2, l. 12 to 17, Eq. (21) and Eq. (22)
-        gradient = sum_gradients(fed, fed.gradients(local), config.sums.aggregation, name="sapgnn/local")
+        protection = config.gradient_sums.aggregation
+        gradient = sum_gradients(fed, fed.gradients(local), protection, name="sapgnn/local")
         values["local"], values["local_optimizer"] = fed.clients.run(
             step, values["local"], gradient, values["local_optimizer"], config.training, outputs=2
         )
