@@ -166,8 +166,8 @@ def test_simulated_comparisons_run_where_no_cryptography_is_installed(
 ) -> None:
     """Neither before nor after the features are sent is a real session opened."""
     monkeypatch.setattr(TwoParty, "__init__", lambda *_, **__: pytest.fail("a real session was opened"))
-    for balancer in ("local", "mcmc"):
-        classified(balancer=balancer, mcmc_steps=2, rounds=1)
+    for options in ({"balancer": "local"}, {"balancer": "mcmc", "mcmc_steps": 2}):
+        classified(**options, rounds=1)
 
 
 def test_the_facts_count_the_rounds_and_the_comparisons_of_balancing() -> None:
@@ -226,7 +226,7 @@ def test_a_run_reports_the_stages_of_its_set_up() -> None:
 @TASKS
 def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str) -> None:
     """Within the fixed point of the sum, 60 parts off by 2^-25 each, and Adam's division by small numbers."""
-    options = {"rounds": 2, "optimizer": "sgd", "backbone": backbone, "heads": 2}
+    options = having("lumos", rounds=2, optimizer="sgd", backbone=backbone, heads=2)
     plaintext, _ = run(**options)
     hidden, fed = run(**options, aggregation="secure", protocols="simulated")
     assert torch.allclose(logits(plaintext), logits(hidden), rtol=0, atol=1e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import one_hot
-from worlds import World, by_node, config_of, logits, make_world, one_node_each, run_local, weighted
+from worlds import World, by_node, config_of, having, logits, make_world, one_node_each, run_local, weighted
 
 import graphfed as gf
 from graphfed.data.partitions.partition import from_assignment, partition
@@ -45,7 +45,7 @@ PLAIN = {"dropout": 0.0, "weight_decay": 1e-2, "optimizer": "sgd"}
 )
 def test_without_noise_it_is_central_training(name: str, backbone: str, partitioned: Any) -> None:
     world = make_world(3)
-    same = {**PLAIN, "backbone": backbone, "heads": 2, "local_steps": 1}
+    same = having(name, **PLAIN, backbone=backbone, heads=2, local_steps=1)
     here = partitioned(world)
     noised, _ = run_local(name, here, **same, **NO_NOISE[name])
     central, _ = run_local("central", world, **same)
