@@ -1,27 +1,26 @@
 """The machinery of settings (`methods.settings`), over every setting of every method."""
 
 import ast
-import re
-from collections.abc import Iterator
+import contextlib
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 import graphfed
 from graphfed.errors import InputError
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.settings import Condition, Leaf, changed, value, values
+from graphfed.methods.settings import Leaf, changed, value, values
 
-
-def cases() -> Iterator[Any]:
-    """Every setting that a user can give, of every method."""
-    for name in METHODS.own:
-        method = get_method(name)
-        for leaf in method.tree.leaves:
-            if leaf.name in method.tree.names:
-                yield pytest.param(name, leaf, id=f"{name}-{'.'.join(leaf.path)}")
+#: Every setting that a user can give, of every method.
+SETTINGS = [
+    pytest.param(name, leaf, id=f"{name}-{'.'.join(leaf.path)}")
+    for name in METHODS.own
+    for leaf in get_method(name).tree.leaves
+    if leaf.name in get_method(name).tree.names
+]
 
 
 def possible(method: Method, setting: str) -> list[Any]:
@@ -38,16 +37,26 @@ def possible(method: Method, setting: str) -> list[Any]:
     return [each for each in found if offered is None or each in offered]
 
 
-def having(method: Method, conditions: tuple[Condition, ...], holds: bool = True) -> dict[str, Any]:
-    """Settings with which conditions hold, or the last one does not."""
+def having(method: Method, leaf: Leaf) -> dict[str, Any]:
+    """Settings with which a setting exists."""
     found: dict[str, Any] = {}
-    for number, condition in enumerate(conditions, 1):
-        wanted = holds or number < len(conditions)
-        leaf = next((leaf for leaf in method.tree.leaves if leaf.name == condition.setting), None)
-        if leaf is not None:
-            fitting = [each for each in possible(method, leaf.name) if condition.holds(each) == wanted]
-            found |= {**having(method, leaf.conditions), leaf.name: fitting[0]}
+    for condition in leaf.conditions:
+        for other in (each for each in method.tree.leaves if each.name == condition.setting):
+            fitting = [each for each in possible(method, other.name) if condition.holds(each)]
+            found |= {**having(method, other), other.name: fitting[0]}
     return found
+
+
+def lacking(method: Method, leaf: Leaf) -> dict[str, Any] | None:
+    """Settings with which a setting does not exist; None if it exists in every run."""
+    for condition in leaf.conditions:
+        for other in (each for each in method.tree.leaves if each.name == condition.setting):
+            for each in (*possible(method, other.name), *([] if other.name in method.offers else [0.5])):
+                settings = {**having(method, other), other.name: each}
+                with contextlib.suppress(InputError, ValidationError):
+                    if leaf.name not in values(method.configure(settings)):
+                        return settings
+    return None
 
 
 @pytest.mark.parametrize("name", METHODS.own)
@@ -61,30 +70,26 @@ def test_flat_names_are_unique(name: str) -> None:
         assert len({leaf.conditions for leaf in same}) == len(same), setting
 
 
-@pytest.mark.parametrize(("name", "leaf"), cases())
+@pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_every_setting_can_be_given_and_read_back(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    config = method.configure(having(method, leaf.conditions))
-    given = value(config, leaf.name)
-    again = method.configure({**having(method, leaf.conditions), leaf.name: given})
+    config = method.configure(having(method, leaf))
     assert leaf.name in values(config)
-    assert values(again) == values(config)
+    again = method.configure({**having(method, leaf), leaf.name: value(config, leaf.name)})
+    assert again == config
 
 
-@pytest.mark.parametrize(("name", "leaf"), [case for case in cases() if case.values[1].conditions])
+@pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_decides(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    config = method.configure(having(method, leaf.conditions, holds=False))
-    assert leaf.name not in values(config)
-    with pytest.raises(InputError) as refused:
-        method.configure({**having(method, leaf.conditions, holds=False), leaf.name: leaf.field.default})
-    decides = {
-        condition.setting
-        for each in method.tree.leaves
-        if each.name == leaf.name
-        for condition in each.conditions
-    }
-    assert re.match(rf"{leaf.name}=.* cannot be used with ({'|'.join(decides)})=", str(refused.value))
+    settings = lacking(method, leaf)
+    if settings is None:
+        assert {condition.setting for condition in leaf.conditions}.isdisjoint(method.tree.names)
+        return
+    same = [each for each in method.tree.leaves if each.name == leaf.name]
+    decides = "|".join(condition.setting for each in same for condition in each.conditions)
+    with pytest.raises(InputError, match=f"^{leaf.name}=.* cannot be used with ({decides})="):
+        method.configure({**settings, leaf.name: leaf.field.default})
 
 
 @pytest.mark.parametrize("name", METHODS.own)
