@@ -57,7 +57,9 @@ def graph_of(data: str, nodes: int | None, folder: str | None) -> Graph:
 
 
 def config_of(**settings: Any) -> LumosConfig:
-    return LumosConfig(**{**default_settings(METHOD, preset="paper"), "noise_seed": 0, **settings})
+    defaults = {**default_settings(METHOD, preset="paper"), "noise_seed": 0}
+    config: LumosConfig = METHOD.configure(settings, defaults)
+    return config
 
 
 def clients_of(graph: Graph) -> tuple[Federation, Located, Task]:
@@ -99,15 +101,15 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
     config = config_of(**settings)
     (fed, located, task), partition_seconds = timed(lambda: clients_of(graph))
     rows = fed.clients.run(lumos.neighbour_rows, located)
-    balanced, balance = timed(lambda: lumos.balance(fed, rows, config))
+    balanced, balance = timed(lambda: lumos.balance(fed, rows, config.balancing, config.run.seed))
     assignment = fed.clients.run(lumos.to_values, balanced.assignment)
     (features, sent), encode = timed(
         lambda: lumos.send_features(fed, located, rows, assignment, task, config)
     )
-    weights = fed.server.run(lumos.initial_weights, task, config, "cpu")
+    weights = fed.server.run(lumos.initial_weights, task, config.network, config.run.seed, "cpu")
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(lumos.fresh, weights, config),
+        "optimizer": fed.server.run(lumos.initial_optimizer, weights, config.training),
         "assignment": assignment,
         "features": features,
         "sent": sent,

@@ -21,7 +21,7 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Balancing
 from graphfed.runtime.local import stacked
 
 #: Steps of mcmc. The paper's T is 300 on LastFM and 1000 on Facebook. On PubMed and DBLP the first search for
@@ -50,8 +50,9 @@ def pair_rows(graph: Graph) -> PairRows:
 def measured(graph: Graph, rows: PairRows, least: int, options: dict[str, Any]) -> dict[str, Any]:
     fed = stacked(graph.num_nodes, simulated=True)
     located = fed.locate(CLIENTS, "pairs", [rows])
+    balancing = Balancing(**{name: value for name, value in options.items() if name != "seed"})
     began, worked = time.perf_counter(), time.process_time()
-    found = balance(fed, located, LumosConfig(**options))
+    found = balance(fed, located, balancing, options.get("seed", 0))
     spent = time.process_time() - worked, time.perf_counter() - began
     assignment, (made, all_again) = found.assignment.parts[0], found.comparisons()
     assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"

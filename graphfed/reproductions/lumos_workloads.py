@@ -5,7 +5,6 @@ the outcomes and bytes are the same, and nothing is protected. Every edge is che
 result of a row is written to its folder and read from there.
 """
 
-import dataclasses
 import time
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +21,8 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.files import write_json
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.config import BalanceSettings, LumosConfig
+from graphfed.methods.parts import is_simulated
+from graphfed.methods.settings import values
 from graphfed.reproductions.base import Cells, Found, Measured, Place, Printed, Quick, Row, paragraphs
 from graphfed.runs import folder as files
 from graphfed.runs.progress import human_seconds
@@ -115,15 +115,13 @@ def _folder_of(item: Measured, row: Row, place: Place) -> Path:
 
 def _asked(config: RunConfig) -> dict[str, object]:
     """Return what decides the result."""
-    training = config.training
-    assert isinstance(training, LumosConfig)
     return {
         "data": config.data_name,
         "data_source": config.data_source.source,
         "data_options": dict(config.data_options),
-        **{field.name: getattr(training, field.name) for field in dataclasses.fields(BalanceSettings)},
-        "seed": training.seed,
-        "protocols": training.protocols,
+        **values(config.settings.balancing),
+        "seed": config.settings.run.seed,
+        "protocols": config.settings.protocols.protocols,
     }
 
 
@@ -151,10 +149,11 @@ def _structure(config: RunConfig, graphs: LoadedData) -> Graph:
 def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     """Return the result of balancing a graph (see `workloads`)."""
     rows = _pair_rows(graph)
-    fed = stacked(graph.num_nodes, config.device, simulated=config.training.simulated)
-    assert isinstance(config.training, LumosConfig)
+    fed = stacked(graph.num_nodes, config.device, simulated=is_simulated(config.settings))
     began = time.perf_counter()
-    found = balance(fed, fed.locate(CLIENTS, "neighbours", [rows]), config.training)
+    found = balance(
+        fed, fed.locate(CLIENTS, "neighbours", [rows]), config.settings.balancing, config.settings.run.seed
+    )
     seconds = time.perf_counter() - began
     (assignment,), (made, all_again) = found.assignment.parts, found.comparisons()
     assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"

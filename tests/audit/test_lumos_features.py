@@ -36,8 +36,8 @@ def opened(rounds: int, **settings: Any) -> AuditedRun:
 
 
 def config_of(audited: AuditedRun) -> LumosConfig:
-    assert isinstance(audited.config.training, LumosConfig)
-    return audited.config.training
+    assert isinstance(audited.config.settings, LumosConfig)
+    return audited.config.settings
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_with_the_true_features_the_attackers_model_is_what_is_sent(settings: di
     assert len(seen.weights) == 3
     for number, weights in enumerate(seen.weights):
         product = truth.float() @ weights["layers.0.weight"]
-        there = predicted(seen, number, product, config_of(audited))
+        there = predicted(seen, number, product, config_of(audited).network)
         torch.testing.assert_close(there, seen.embeddings[number], atol=1e-6, rtol=1e-5)
-        others = predicted(seen, number, product.roll(1, 0), config_of(audited))
+        others = predicted(seen, number, product.roll(1, 0), config_of(audited).network)
         assert (others - seen.embeddings[number]).abs().max() > 1e-3
 
 
@@ -108,7 +108,7 @@ def test_with_one_layer_nothing_of_a_devices_own_is_in_what_it_sends_and_other_t
 ):
     one = lumos_features.run(opened(1, layers=1))
     assert one.leaks is False
-    for settings in ({"virtual_nodes": False}, {"layers": 4, "trainer": "general"}):
+    for settings in ({"virtual_nodes": False}, {"layers": 4}):
         found = lumos_features.run(opened(1, **settings))
         assert found.leaks is None
         assert found.value is None

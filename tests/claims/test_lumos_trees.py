@@ -3,6 +3,7 @@ worked out independently (largest workload, kept pairs and candidates of Alg. 1)
 its certificate."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Balancing
 from graphfed.methods.lumos.workload import Assignment, Balance
 from graphfed.runtime.local import stacked
 
@@ -29,13 +30,13 @@ def graph(request: pytest.FixtureRequest, real_data: Path) -> Graph:
     return load(request.param, real_data, structure_only=True)
 
 
-def balanced(graph: Graph, **settings: object) -> tuple[Balance, Assignment, PairRows]:
+def balanced(graph: Graph, seed: int = 0, **settings: Any) -> tuple[Balance, Assignment, PairRows]:
     """A device for every node, all in one cohort."""
     own, other = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
     order = np.lexsort((other, own))
     rows = PairRows(torch.from_numpy(own[order]), torch.from_numpy(other[order]))
     fed = stacked(graph.num_nodes, simulated=True)
-    found = balance(fed, fed.locate(CLIENTS, "pairs", [rows]), LumosConfig(**settings))
+    found = balance(fed, fed.locate(CLIENTS, "pairs", [rows]), Balancing(**settings), seed)
     return found, found.assignment.parts[0], rows
 
 

@@ -11,7 +11,7 @@ import torch
 from graphfed.federation import CLIENTS, Federation, Ledger, Located
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Balancing
 from graphfed.runtime.processes import Workers
 
 
@@ -89,7 +89,8 @@ def program(fed: Federation, arguments: dict[str, Any], log: Any) -> dict[str, A
 
 def _run(fed: Federation, edges: np.ndarray, settings: dict[str, Any]) -> dict[str, Any]:
     rows = pair_rows(fed, edges, fed.num_clients)
-    result = balance(fed, rows, LumosConfig(**settings))
+    chosen = {name: value for name, value in settings.items() if name != "seed"}
+    result = balance(fed, rows, Balancing(**chosen), settings.get("seed", 0))
     fields = ("local", "remote", "outcomes", "history")
     return {
         "counts": [result.rounds, result.calls],

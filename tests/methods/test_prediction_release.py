@@ -38,6 +38,7 @@ from graphfed.federation.link import Message, Pair
 from graphfed.federation.payload import part_of
 from graphfed.methods.base import State
 from graphfed.methods.common.local_training import initial_weights
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.prediction_release.likelihoods import class_likelihoods, maximise
 from graphfed.methods.prediction_release.method import METHOD
 from graphfed.methods.prediction_release.release import accept_classes, accept_pairs, release
@@ -58,7 +59,7 @@ def started(
 ) -> tuple[Federation, State, Any, Located]:
     """A federation after set-up, with the config and the data."""
     config = config_of(METHOD, **settings)
-    fed = PLACEMENTS[placement](world.clients, simulated=config.simulated)
+    fed = PLACEMENTS[placement](world.clients, simulated=is_simulated(config))
     data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     return fed, METHOD.setup(fed, data, world.task, config), config, data
 
@@ -247,7 +248,7 @@ def test_a_prediction_sends_the_weights_and_nothing_else() -> None:
 
 def plain_network(world: World, config: Any, rounds: int) -> torch.nn.Sequential:
     """Two linear layers with a ReLU between them, trained by torch.optim.Adam on the training nodes."""
-    first = initial_weights(world.task, config, "cpu")
+    first = initial_weights(world.task, config.network, config.run.seed, "cpu")
     network = torch.nn.Sequential(torch.nn.Linear(12, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
     with torch.no_grad():
         for number, layer in enumerate((network[0], network[2])):
@@ -256,7 +257,9 @@ def plain_network(world: World, config: Any, rounds: int) -> torch.nn.Sequential
             assert isinstance(bias, Tensor)
             layer.weight.copy_(weight.t())
             layer.bias.copy_(bias)
-    optimizer = torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    optimizer = torch.optim.Adam(
+        network.parameters(), lr=config.training.lr, weight_decay=config.training.weight_decay
+    )
     y, labelled = torch.from_numpy(world.graph.y), torch.from_numpy(world.split.train)
     for _ in range(rounds):
         optimizer.zero_grad()
@@ -501,7 +504,7 @@ def test_with_a_large_budget_it_beats_own_features_and_with_none_it_loses_nothin
 def test_by_default_the_release_is_in_a_round_that_is_reached(
     settings: dict[str, Any], expected: int
 ) -> None:
-    config = METHOD.config(**settings)
+    config = METHOD.configure(settings)
     assert config.round_of_release == expected
 
 
@@ -515,7 +518,7 @@ def test_a_run_that_never_improves_still_releases() -> None:
 
 def test_a_release_after_the_last_round_is_refused() -> None:
     with pytest.raises(InputError, match="release_round=5 cannot be used with rounds=4: expected at most 4"):
-        METHOD.config(rounds=4, release_round=5)
+        METHOD.configure({"rounds": 4, "release_round": 5})
 
 
 def test_edge_weights_are_refused_where_the_graph_is_whole_and_at_the_clients() -> None:

@@ -19,6 +19,7 @@ from worlds import (
     as_asked,
     cohorts_of,
     config_of,
+    having,
     in_thirds,
     last_round_stands,
     logits,
@@ -36,6 +37,7 @@ from graphfed.federation import Federation, Ledger
 from graphfed.methods.base import Task
 from graphfed.methods.lumos import method as lumos
 from graphfed.methods.lumos.client_trees import pool_matrix
+from graphfed.methods.parts import Network
 from graphfed.nn.sparse import spmm
 from graphfed.runs.train import Event, train
 from graphfed.runtime.local import stacked
@@ -74,7 +76,7 @@ def test_both_trainers_give_the_same_results_and_the_same_ledger(
     run: Run, backbone: str, layers: int
 ) -> None:
     options = {"backbone": backbone, "layers": layers, "heads": 2, "dropout": 0.3, "weight_decay": 1e-2}
-    options["fill_trees"] = layers == 2
+    options = having("lumos", **options, fill_trees=layers == 2)
     fast, fed = run(trainer="fused", **options)
     slow, oracle = run(trainer="general", **options)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -98,6 +100,7 @@ def test_without_virtual_nodes_it_is_another_network_on_the_same_trees(run: Run)
 @pytest.mark.parametrize("balancer", ["none", "greedy", "local", "mcmc", "oracle"])
 def test_every_balancer_leads_to_the_same_numbers_in_every_placement(balancer: str, fill: bool) -> None:
     options = {"balancer": balancer, "fill_trees": fill, "mcmc_steps": 3, "rounds": 2, "dropout": 0.3}
+    options = having("lumos", **options)
     fast, fed = classified(**options)
     slow, oracle = run_local("lumos", make_world(1), "in thirds", **options)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
@@ -190,8 +193,7 @@ def test_a_client_with_all_others_as_neighbours_draws_no_negatives() -> None:
     exclusions = lumos.make_exclusions(
         lumos.PairRows(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 0, 2])), torch.arange(4), 4
     )
-    config = lumos.METHOD.config(negatives=4)
-    drawn = lumos.draw_negatives(trees, exclusions, torch.arange(4), config, 1)
+    drawn = lumos.draw_negatives(trees, exclusions, torch.arange(4), 4, 1)
     assert drawn.client.tolist() == [1] * 4
     assert drawn.ids.tolist() == [3] * 4
 
@@ -321,7 +323,7 @@ def test_a_client_with_more_than_a_node_is_refused() -> None:
         "clients", "data", [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     )
     with pytest.raises(InputError, match=r"client 0 holds \d+ nodes; use partition 'ego'"):
-        train(fed, METHOD, data, world.task, METHOD.config())
+        train(fed, METHOD, data, world.task, METHOD.configure({}))
 
 
 def test_no_training_node_is_refused() -> None:
@@ -344,23 +346,23 @@ def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
 def test_the_memory_of_gradients_is_counted_by_hand() -> None:
     """Twice every client's copy of the weights, and the first layer's once more for each of its pairs."""
     task, ids = Task(12, 3), torch.arange(6)
-    config = lumos.METHOD.config(aggregation="secure", hidden=5, backbone="gcn", layers=2)
+    network = Network(hidden=5)
     trees = {"local": torch.tensor([True] * 4 + [False] * 4)}
     weights = 12 * 5 + 5 + 5 * 5 + 5 + 5 * 3 + 3
     need = (2 * 6 * weights + 2 * (6 + 4) * 12 * 5) * torch.get_default_dtype().itemsize
     with patch.object(lumos, "MAX_BYTES", need):
-        lumos.check_memory(ids, trees, task, config)
+        lumos.check_memory(ids, trees, task, network)
     with (
         patch.object(lumos, "MAX_BYTES", need - 1),
         pytest.raises(InputError, match=f"takes about {need / 1e9:.3g} GB for 6 clients"),
     ):
-        lumos.check_memory(ids, trees, task, config)
+        lumos.check_memory(ids, trees, task, network)
 
 
 def test_a_graph_with_edge_weights_is_refused_by_its_name() -> None:
     graph = replace(weighted(make_world()).graph, name="rivers")
     with pytest.raises(InputError, match="'rivers': lumos trains on trees, whose edges have no weights"):
-        lumos.check_graph(graph, lumos.METHOD.config())
+        lumos.check_graph(graph, lumos.METHOD.configure({}))
 
 
 def test_a_feature_outside_its_bounds_is_refused() -> None:

@@ -23,7 +23,7 @@ from graphfed.methods.lumos.assignment import (
     workloads,
 )
 from graphfed.methods.lumos.balancing import MESSAGES
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Balancing
 from graphfed.runtime.processes import Workers
 
 ROUNDS = {"balance_rounds": 30, "shuffle_rounds": 3, "mcmc_steps": 5}
@@ -307,6 +307,6 @@ def test_the_bits_of_rounded_logarithms_follow_from_the_largest_degree_announced
     bits: int, width: int
 ) -> None:
     most = round(np.log(2**bits - 1))
-    assert LumosConfig(degree_bits=bits).level_bits == width
+    assert Balancing(degree_bits=bits).level_bits == width
     assert most < 2**width
     assert width == 1 or most >= 2 ** (width - 1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.methods.lumos import feature_encoding
 from graphfed.methods.lumos.bit_matrix import BitMatrix
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
     EncodedFeatures,
     announced_sizes,
@@ -25,6 +25,8 @@ from graphfed.methods.lumos.feature_encoding import (
     received_features,
     receiver_mechanism,
 )
+from graphfed.methods.lumos.method import METHOD
+from graphfed.methods.settings import changed
 from graphfed.privacy.local import SHIFT, WORDS
 from graphfed.privacy.noise import Noise
 
@@ -33,7 +35,7 @@ EXACT = 1e6  # a budget with which no coin falls on its rarer side (except with 
 
 def config_of(**options: Any) -> LumosConfig:
     """The paper's decoding, in which the middle of the bounds stands for a coordinate that was not sent."""
-    return LumosConfig(**{"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
+    return METHOD.configure({"noise_seed": 0, "decode": "unbiased", "unsent_value": 0.5, **options})
 
 
 def sent_by(x: Tensor, receivers: list[int], config: LumosConfig) -> tuple[EncodedFeatures, Tensor]:
@@ -90,7 +92,7 @@ def test_every_coordinate_goes_to_one_receiver_and_arrives_exactly_without_noise
             assert (got.sum(0) == 1).all(), "each coordinate to one receiver"
             sizes = got.sum(1)
             assert int(sizes.max()) - int(sizes.min()) <= 1
-            assert torch.allclose(received.sum(0) + config.unsent_value, x[client], atol=1e-6)
+            assert torch.allclose(received.sum(0) + config.encoding.unsent_value, x[client], atol=1e-6)
     assert sent.coordinates.tolist() == [width if count else 0 for count in receivers]
 
 
@@ -253,7 +255,7 @@ def test_more_bins_leave_fewer_coordinates_and_less_noise_at_the_same_epsilon() 
     for bins in (None, 4, 16, 64):
         config = config_of(pad_bins=bins, epsilon=2.0)
         sent, rows = sent_by(torch.zeros(1, 64), [1], config)
-        values = decoded(sent, rows, 64, config).values[0] + config.unsent_value
+        values = decoded(sent, rows, 64, config).values[0] + config.encoding.unsent_value
         assert float(sent.epsilon[0]) == pytest.approx(2.0)
         found.append((int(announced_sizes(sent.header, 64)[0]), float(values[0] - values[1])))
     assert [size for size, _ in found] == [64, 16, 4, 1]
@@ -284,9 +286,9 @@ def test_a_shrunk_estimate_has_less_error_than_the_unbiased_one_for_every_featur
             x = torch.tensor([[0.0], [1.0]])
             up, down = [], []
             for seed in range(40):
-                chosen = LumosConfig(**{**vars(config), "noise_seed": seed})
+                chosen = changed(config, noise_seed=seed)
                 sent, rows = sent_by(x, [1, 1], chosen)
-                value = decoded(sent, rows, 1, chosen).to_dense()[:, 0] + chosen.unsent_value
+                value = decoded(sent, rows, 1, chosen).to_dense()[:, 0] + chosen.encoding.unsent_value
                 bits = sent.flat[:2] & 1
                 up += value[bits == 1].tolist()
                 down += value[bits == 0].tolist()
@@ -306,7 +308,7 @@ def test_rescaling_makes_up_for_the_coordinates_of_the_other_bins(rescale: bool)
     x = torch.ones(1, 6)
     config = config_of(epsilon=EXACT, rescale=rescale)
     sent, rows = sent_by(x, [3], config)
-    mean = (decoded(sent, rows, 6, config).to_dense() + config.unsent_value).mean(0)
+    mean = (decoded(sent, rows, 6, config).to_dense() + config.encoding.unsent_value).mean(0)
     expected = 1.0 if rescale else 0.5 + 0.5 / 3
     assert torch.allclose(mean, torch.full((6,), expected), atol=1e-5)
 
@@ -321,9 +323,9 @@ def test_by_default_what_was_not_sent_counts_as_nothing_whatever_the_bounds(
 ) -> None:
     """The paper has the middle of the bounds there, half of a binary feature."""
     low, high = bounds
-    config = LumosConfig(decode=decode, feature_low=low, feature_high=high, noise_seed=0)
+    config = METHOD.configure({"decode": decode, "feature_low": low, "feature_high": high, "noise_seed": 0})
     sent, rows = sent_by(torch.zeros(1, 6), [3], config)
-    found = decoded(sent, rows, 6, config).to_dense() + config.unsent_value
+    found = decoded(sent, rows, 6, config).to_dense() + config.encoding.unsent_value
     assert ((found != 0).sum(1) <= 2).all(), "two coordinates to each receiver, and 0 for the others"
 
 
@@ -338,7 +340,7 @@ def test_an_unbiased_estimate_is_unbiased_whatever_stands_for_what_was_not_sent(
     options = {"epsilon": 64.0, "feature_low": low, "feature_high": high, "unsent_value": value}
     config = config_of(**options)  # a bit has budget 1
     sent, rows = sent_by(x, [1, 1], config)
-    found = decoded(sent, rows, 64, config).to_dense() + config.unsent_value
+    found = decoded(sent, rows, 64, config).to_dense() + config.encoding.unsent_value
     up, down = float(found.max()), float(found.min())
     rarer = 1 / (1 + math.e)
     for feature in (0.0, 1.0):
@@ -354,7 +356,7 @@ def test_rescaled_it_is_unbiased_over_the_bins_too_whatever_stands_for_what_was_
     x = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 0.0]])
     config = config_of(epsilon=EXACT, rescale=True, unsent_value=value)
     sent, rows = sent_by(x, [3], config)
-    mean = (decoded(sent, rows, 6, config).to_dense() + config.unsent_value).mean(0)
+    mean = (decoded(sent, rows, 6, config).to_dense() + config.encoding.unsent_value).mean(0)
     assert torch.allclose(mean, x[0], atol=1e-5)
 
 
@@ -368,14 +370,14 @@ def test_what_stands_for_what_was_not_sent_changes_no_bit_that_is_sent() -> None
 
 def test_noise_comes_from_the_operating_system_unless_a_seed_is_stated() -> None:
     x = torch.zeros(3, 64)
-    assert LumosConfig().noise_seed is None
-    drawn = [sent_by(x, [2, 2, 2], LumosConfig())[0].flat for _ in range(2)]
+    assert METHOD.configure({}).noise.noise_seed is None
+    drawn = [sent_by(x, [2, 2, 2], METHOD.configure({}))[0].flat for _ in range(2)]
     assert not torch.equal(*drawn), "one chance in 2^192"
     stated = [sent_by(x, [2, 2, 2], config_of())[0].flat for _ in range(2)]
     assert torch.equal(*stated)
     assert not torch.equal(stated[0], sent_by(x, [2, 2, 2], config_of(noise_seed=1))[0].flat)
-    assert Noise(None).protection(receiver_mechanism(LumosConfig(epsilon=2))) == "ldp(eps=2)"
-    assert Noise(0).protection(receiver_mechanism(LumosConfig(epsilon=2))) == "simulated"
+    assert Noise(None).protection(receiver_mechanism(Encoding(epsilon=2))) == "ldp(eps=2)"
+    assert Noise(0).protection(receiver_mechanism(Encoding(epsilon=2))) == "simulated"
 
 
 @settings(max_examples=20)
@@ -412,7 +414,7 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
 )
 def test_settings_that_do_not_go_together_are_refused(options: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        LumosConfig(**options)
+        METHOD.configure(options)
 
 
 def test_headers_that_are_none_are_refused() -> None:

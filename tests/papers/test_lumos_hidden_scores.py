@@ -16,7 +16,8 @@ from worlds import World, make_world
 from graphfed.audit.transcript import _Recording
 from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.averaging.settings import FedAvgConfig
+from graphfed.methods.parts import is_simulated
+from graphfed.methods.registry import get_method
 from graphfed.tasks.evaluation import Evaluation, Scored
 from graphfed.tasks.graphs.link_scores import LINKS
 from graphfed.tasks.graphs.node_scores import NODES
@@ -30,8 +31,8 @@ def scores_of(
     """The scores of some validation outputs, and what was sent for them; form: of the protection (see
     `protection`); name: "val", or "final_val" with the metrics of every score's rank."""
     chosen: dict[str, Any] = protection("aggregation", form)
-    config = FedAvgConfig(**chosen)
-    fed = _Recording(CLIENTS, "cpu", simulated=config.simulated)
+    config = get_method("fedavg").configure(chosen)
+    fed = _Recording(CLIENTS, "cpu", simulated=is_simulated(config))
     cohort = make_cohort(world.graph, world.split, world.partition, range(CLIENTS))
     data, given = (fed.locate("clients", name, [part]) for name, part in (("d", cohort), ("o", outputs)))
     prepared = evaluation.prepare(fed, data, world.task, config)

@@ -119,16 +119,16 @@ def test_a_bound_on_set_features_has_the_noise_of_the_accountant_for_its_sensiti
     world, method = make_world(), get_method("naive_fedgnn")
     for bound, width, stated in ((None, 4714, 136.89), (30, 4714, 15.44), (3, 12, None)):
         config = config_of(method, noise_seed=4, max_set_features=bound, feature_low=0.0, feature_high=1.0)
-        mechanism = naive_fedgnn.feature_mechanism(width, config)
+        mechanism = naive_fedgnn.feature_mechanism(width, config.release, config.bounds)
         wide = mechanism.sensitivity
         assert wide == pytest.approx((width if bound is None else 2 * bound) ** 0.5)
-        sigma = gaussian_sigma(config.epsilon, config.delta, wide)
+        sigma = gaussian_sigma(config.release.epsilon, config.release.delta, wide)
         if stated is not None:
             assert sigma == pytest.approx(stated, rel=1e-3)
             continue
         cohort = make_cohort(world.graph, world.split, world.partition, range(3))
         noised = naive_fedgnn.noised_features(cohort, config)
-        key = fold(config.seed, "naive_fedgnn", "set features")
+        key = fold(config.run.seed, "naive_fedgnn", "set features")
         kept = limit_set(cohort.x.to_dense(), cohort.id, key, 0.0, 3)
         assert 3 == int((kept > 0).sum(1).max()) < int((cohort.x.to_dense() > 0).sum(1).max())
         noise = normal(Noise(4).words("features", cohort.id, width), width)
@@ -195,7 +195,7 @@ def test_dropped_labels_are_what_the_neighbourhood_says_and_the_loss_is_correcte
     net = torch.randn(60, c, generator=torch.Generator().manual_seed(3))
     noisy = matrix @ (matrix @ (net.softmax(1) @ here.response))
     chance = noisy.softmax(1)[train, torch.tensor(target)]
-    assert float(lpgnn.loss_of(here, net, config)) == pytest.approx(float(-chance.log().mean()))
+    assert float(lpgnn.loss_of(here, net, config.release)) == pytest.approx(float(-chance.log().mean()))
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
+from graphfed.methods.parts import Network
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix
@@ -74,14 +75,12 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
         What the attackers receive; and what they do not have: the features of the attacked clients, [S, F],
         and the mean over all clients, [F].
     """
-    config = audited.config
-    assert isinstance(config.training, LumosConfig)
     again = audited.rerun(plaintext=True, simulated=True)
-    training, cohort, state = again.training, again.cohort, again.setup()
+    config, cohort, state = again.training, again.cohort, again.setup()
     trees = state.prepared.trees.parts[0]
     pairs = np.random.default_rng(0).permutation(trees.forest.num_pairs)
     pairs = pairs[: PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS]
-    used = rounds_used(audited.result.rounds, training.hidden)
+    used = rounds_used(audited.result.rounds, config.network.hidden)
     weights, keys, embeddings = [], [], []
     for number in range(1, used[-1] + 1):
         before = state.weights.parts[0]
@@ -89,7 +88,7 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
             state = again.round(state, number)
         if number in used:
             weights.append({name: w.detach().cpu() for name, w in before.items()})
-            keys.append(fold(training.seed, "dropout", number) if training.dropout else None)
+            keys.append(fold(config.run.seed, "dropout", number) if config.network.dropout else None)
             embeddings.append(leaves[-1].sent[torch.from_numpy(pairs).to(leaves[-1].sent.device)].cpu())
     keepers = trees.leaf_owners.cpu()[torch.from_numpy(pairs)]
     sent = _bits_of(trees.noised, pairs.tolist()) + trees.unsent_value
@@ -128,16 +127,16 @@ def _of_pairs(forest: Forest, pairs: Tensor, keepers: Tensor) -> Forest:
 # ---- the attack --------------------------------------------------------------------------------------------
 
 
-def predicted(seen: Seen, number: int, product: Tensor, config: LumosConfig) -> Tensor:
+def predicted(seen: Seen, number: int, product: Tensor, network: Network) -> Tensor:
     """Compute the embeddings [S, H] of a round from the first layer's product x W [S, H']."""
     weights, key = seen.weights[number], seen.keys[number]
     sent = seen.sent @ weights["layers.0.weight"]
-    dropout = None if key is None else Dropout(config.dropout, key)
-    leaves = fused(seen.forest, weights, product, sent, config.backbone, config.layers, dropout)
+    dropout = None if key is None else Dropout(network.dropout, key)
+    leaves = fused(seen.forest, weights, product, sent, network.backbone, network.layers, dropout)
     return leaves.noised
 
 
-def linearised(seen: Seen, x: Tensor, config: LumosConfig) -> tuple[Tensor, Tensor]:
+def linearised(seen: Seen, x: Tensor, network: Network) -> tuple[Tensor, Tensor]:
     """Linearise the embeddings at x [S, F].
 
     Returns the derivatives by the first layer's product, [S, T, H, H'], and the residuals of the embeddings,
@@ -146,7 +145,7 @@ def linearised(seen: Seen, x: Tensor, config: LumosConfig) -> tuple[Tensor, Tens
     slopes, residuals = [], []
     for number, weights in enumerate(seen.weights):
         product = (x.float() @ weights["layers.0.weight"]).requires_grad_()
-        found = predicted(seen, number, product, config)
+        found = predicted(seen, number, product, network)
         each = [torch.autograd.grad(h.sum(), product, retain_graph=True)[0] for h in found.unbind(1)]
         slopes.append(torch.stack(each, 1))
         residuals.append(seen.embeddings[number] - found.detach())
@@ -165,11 +164,11 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
     first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H]
     # A round's numbers grow with its weights, and so do their rounding errors; rounds are weighted equally.
     scale = torch.tensor([_size(weights) for weights in seen.weights], dtype=torch.float64)
-    x = torch.full((len(seen.sent), first.shape[1]), config.unsent_value, dtype=torch.float64)
+    x = torch.full((len(seen.sent), first.shape[1]), config.encoding.unsent_value, dtype=torch.float64)
     best, smallest = x.clone(), torch.full((len(x),), torch.inf, dtype=torch.float64)
     ranks = torch.zeros(len(x), dtype=torch.int64)
     for step in range(STEPS + POLISHING + 1):
-        slopes, residuals = linearised(seen, x, config)
+        slopes, residuals = linearised(seen, x, config.network)
         residuals = residuals / scale[:, None]
         error = residuals.flatten(1).norm(dim=1)
         best, smallest = torch.where((error < smallest)[:, None], x, best), torch.minimum(error, smallest)
@@ -190,9 +189,9 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
                 x[i],
                 stay=stay,
                 few=0.0 if determined else few,
-                mean=config.unsent_value,
-                low=config.feature_low,
-                high=config.feature_high,
+                mean=config.encoding.unsent_value,
+                low=config.bounds.feature_low,
+                high=config.bounds.feature_high,
                 iterations=ITERATIONS,
             )
     return best, ranks
@@ -218,16 +217,15 @@ BASELINE = "0 %: the mean of all clients"
 
 def run(audited: AuditedRun) -> Finding:
     """Measure how many clients' features one neighbour reads, and how much of their variance."""
-    training = audited.config.training
-    assert isinstance(training, LumosConfig)
-    if not training.virtual_nodes or training.layers > FUSED_LAYERS:
+    config = audited.config.settings
+    if not config.trees.virtual_nodes or config.network.layers > FUSED_LAYERS:
         return Finding(
             f"this attack is for trees with virtual nodes and at most {FUSED_LAYERS} layers",
             BASELINE,
             "not measured",
             None,
         )
-    if training.layers == 1:
+    if config.network.layers == 1:
         return Finding(
             "with one layer the embedding of a leaf depends only on the receiver's features",
             BASELINE,
@@ -239,17 +237,19 @@ def run(audited: AuditedRun) -> Finding:
     seen, truth, mean = overhear(audited)
     if not len(truth):
         return Finding("no client has an edge in its tree", BASELINE, "no leak: no embedding is sent", False)
-    found, ranks = solve(seen, training)
+    found, ranks = solve(seen, config)
     error = found - truth
     explained = max(0.0, 1 - float((error**2).sum() / ((truth - mean) ** 2).sum().clamp(min=1e-30)))
-    close = CLOSE * (training.feature_high - training.feature_low)
+    close = CLOSE * (config.bounds.feature_high - config.bounds.feature_low)
     read = int((error.abs().amax(1) <= close).sum())
-    guessed = int(((truth - training.unsent_value).abs().amax(1) <= close).sum())
+    guessed = int(((truth - config.encoding.unsent_value).abs().amax(1) <= close).sum())
     devices, features = truth.shape
     equations = seen.embeddings.shape[0] * seen.embeddings.shape[2]
     rank = float(ranks.double().mean())
     noise = (
-        "" if training.noise_seed is not None else "; the noise was drawn again from the same distribution"
+        ""
+        if config.noise.noise_seed is not None
+        else "; the noise was drawn again from the same distribution"
     )
     return Finding(
         result=f"one neighbour reads all {features} features of {read} of {devices} clients, and explains "
@@ -275,7 +275,7 @@ def run(audited: AuditedRun) -> Finding:
             "rounds": len(seen.weights),
             "numbers": equations,
             "rank": rank,
-            "same_noise": training.noise_seed is not None,
+            "same_noise": config.noise.noise_seed is not None,
         },
     )
 

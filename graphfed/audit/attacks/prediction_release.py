@@ -25,7 +25,6 @@ from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.methods.common.remote_neighbours import remote_ids
-from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.methods.prediction_release.release import predicted_classes
 
 TRANSFER = "prediction_release/classes"
@@ -51,15 +50,13 @@ def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
         What the receivers get; and what they do not have: the predicted classes of the n nodes that have a
         receiver, [n]; and the number of nodes of each predicted class, [C].
     """
-    config = audited.config
-    assert isinstance(config.training, PredictionReleaseConfig)
     again = audited.rerun(plaintext=True, simulated=True)
-    training, cohort, state = again.training, again.cohort, again.setup()
+    config, cohort, state = again.training, again.cohort, again.setup()
     with again.exchanges(TRANSFER) as released:
-        for number in range(1, training.round_of_release + 1):
+        for number in range(1, config.round_of_release + 1):
             weights = state.weights.parts[0]
             state = again.round(state, number)
-    classes = predicted_classes(state.prepared.batches.parts[0], weights, training).cpu()
+    classes = predicted_classes(state.prepared.batches.parts[0], weights, config.network).cpu()
     ids, node = torch.unique(remote_ids(cohort).ids.cpu(), return_inverse=True)
     place = torch.argsort(cohort.id.cpu())
     rows = place[torch.searchsorted(cohort.id.cpu()[place], ids)]
@@ -109,15 +106,14 @@ def bound(prior: Tensor, epsilon: float) -> float:
 
 def run(audited: AuditedRun) -> Finding:
     """Measure how many nodes' predicted classes all receivers together guess."""
-    training = audited.config.training
-    assert isinstance(training, PredictionReleaseConfig)
+    config = audited.config.settings
     received, truth, frequency = overhear(audited)
     if not len(truth):
         return Finding(
             "no node has a neighbour at another client", "nothing", "no leak: no class is sent", False
         )
     prior = frequency.double() / frequency.sum()
-    epsilon, num_classes = training.epsilon, len(prior)
+    epsilon, num_classes = config.release.epsilon, len(prior)
     nodes, right = len(truth), int((guess(received, prior, epsilon) == truth).sum())
     found = binomtest(right, nodes).proportion_ci(0.95)
     without = float((truth == int(prior.argmax())).double().mean())
@@ -129,7 +125,9 @@ def run(audited: AuditedRun) -> Finding:
     else:
         verdict = "no leak found by this attack: the value does not help to guess the class"
     noise = (
-        "" if training.noise_seed is not None else "; the noise was drawn again from the same distribution"
+        ""
+        if config.noise.noise_seed is not None
+        else "; the noise was drawn again from the same distribution"
     )
     return Finding(
         result=f"all receivers together guess the predicted class of {100 * right / nodes:.1f} % of {nodes} "
@@ -148,7 +146,7 @@ def run(audited: AuditedRun) -> Finding:
             "values": len(received.value),
             "bound": most,
             "bound_of_equal_classes": alike,
-            "same_noise": training.noise_seed is not None,
+            "same_noise": config.noise.noise_seed is not None,
         },
     )
 

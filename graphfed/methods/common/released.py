@@ -13,7 +13,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 import graphfed.federation.payload as pay
@@ -23,7 +22,8 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task
-from graphfed.methods.config import GraphTraining
+from graphfed.methods.parts import GraphTraining
+from graphfed.methods.settings import settings
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, optimizer_step
 from graphfed.privacy.local import check_bounds, randomised_response
@@ -45,8 +45,8 @@ PAPER = {
 }
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class NoiseSettings:
+@settings
+class NoiseSeed:
     """The noise on data that is released once."""
 
     noise_seed: int | None = Field(
@@ -57,8 +57,8 @@ class NoiseSettings:
     )
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FeatureBoundSettings:
+@settings
+class FeatureBounds:
     """The bounds of features that are released."""
 
     feature_low: float = Field(
@@ -78,7 +78,7 @@ class FeatureBoundSettings:
         return self
 
 
-def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
+def check_features(graph: Graph, bounds: FeatureBounds) -> None:
     """Check the bounds of features in a process that has the whole graph, before anything is released.
 
     Raises:
@@ -86,16 +86,16 @@ def check_graph(graph: Graph, config: FeatureBoundSettings) -> None:
     """
     import scipy.sparse as sp
 
-    low, high = config.feature_low, config.feature_high
+    low, high = bounds.feature_low, bounds.feature_high
     x: Any = graph.x
     for rows in chunks(graph.num_nodes, graph.num_features):
         values = torch.from_numpy(x[rows].toarray() if sp.issparse(x) else np.ascontiguousarray(x[rows]))
         check_bounds(values, torch.arange(rows.start, rows.stop), low, high)
 
 
-def noise_of(config: NoiseSettings) -> Noise:
+def noise_of(noise: NoiseSeed) -> Noise:
     """Return the source of noise."""
-    return Noise(config.noise_seed)
+    return Noise(noise.noise_seed)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def node_ids(cohort: Cohort, task: Task) -> RowIds:
     return RowIds(cohort.id, cohort.client)
 
 
-def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, config: NoiseSettings) -> Tensor:
+def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, noise: NoiseSeed) -> Tensor:
     """Noise the labels of some nodes by randomised response.
 
     Args:
@@ -122,7 +122,7 @@ def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, conf
     """
     rows = torch.cat([cohort.rows(target) for target in targets])
     responses = randomised_response(
-        cohort.y[rows], cohort.id[rows], noise_of(config), "labels", epsilon, cohort.num_classes
+        cohort.y[rows], cohort.id[rows], noise_of(noise), "labels", epsilon, cohort.num_classes
     )
     labels = torch.full((cohort.num_rows,), -1, dtype=torch.int16, device=rows.device)
     return labels.index_copy(0, rows, responses.to(torch.int16))
@@ -187,17 +187,14 @@ def take_steps(
     Returns:
         The weights and the optimiser's state.
     """
-    for step in range(config.local_steps):
+    training, rate = config.training, config.network.dropout
+    for step in range(config.steps.local_steps):
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
-        dropout = (
-            Dropout(config.dropout, fold(config.seed, "dropout", round_number, step))
-            if config.dropout
-            else None
-        )
+        dropout = Dropout(rate, fold(config.run.seed, "dropout", round_number, step)) if rate else None
         gradient_values = torch.autograd.grad(loss_of(leaves, dropout), list(leaves.values()))
         gradients = dict(zip(leaves, gradient_values, strict=True))
         weights, optimizer = optimizer_step(
-            config.optimizer, weights, gradients, optimizer, config.lr, config.weight_decay
+            training.optimizer, weights, gradients, optimizer, training.lr, training.weight_decay
         )
     return weights, optimizer
 

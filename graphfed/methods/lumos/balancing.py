@@ -49,7 +49,7 @@ from graphfed.federation.secure.pair_transfers import send
 from graphfed.federation.secure.pairs import Pairs, open_pairs
 from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import optimum, pair_draws
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Balancing
 from graphfed.methods.lumos.workload import (
     Assignment,
     Balance,
@@ -268,7 +268,7 @@ def adopt_assignment(neighbours: Neighbours, answers: Tensor) -> Assignment:
 # ---- the programs ------------------------------------------------------------------------------------------
 
 
-def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
+def balance(fed: Federation, rows: Located, balancing: Balancing, seed: int) -> Balance:
     """Agree which client trains on which edge, or which two do.
 
     Args:
@@ -281,23 +281,27 @@ def balance(fed: Federation, rows: Located, config: LumosConfig) -> Balance:
         InputError: A client has 2^degree_bits neighbours or more, or acceptance=hidden is set with more bits
             than its protocol takes.
     """
-    if (config.balancer, config.acceptance) == ("mcmc", "hidden") and config.degree_bits > MAX_BITS:
+    bits = balancing.degree_bits
+    if (balancing.balancer, balancing.acceptance) == ("mcmc", "hidden") and bits > MAX_BITS:
         raise InputError(
-            f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={config.degree_bits}; "
+            f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={bits}; "
             f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
         )
     neighbours = fed.clients.run(make_neighbours, rows, fed.client_ids(), fed.num_clients)
-    balanced = run_balancer(fed, rows, neighbours, config)
-    if not config.fill_trees:
+    balanced = run_balancer(fed, rows, neighbours, balancing, seed)
+    # Without a balancer every tree has all edges.
+    if balancing.balancer == "none" or not balancing.fill_trees:
         return balanced
-    return replace(balanced, assignment=fill_trees(fed, rows, neighbours, balanced.assignment, config))
+    return replace(balanced, assignment=fill_trees(fed, rows, neighbours, balanced.assignment, bits, seed))
 
 
-def run_balancer(fed: Federation, rows: Located, neighbours: Located, config: LumosConfig) -> Balance:
+def run_balancer(
+    fed: Federation, rows: Located, neighbours: Located, balancing: Balancing, seed: int
+) -> Balance:
     """Assign every edge by the balancer of the settings."""
-    if config.balancer == "none":
+    if balancing.balancer == "none":
         return Balance(fed.clients.run(assign_to_both, neighbours), 0, 0, fed.server.run(constant, 0))
-    if config.balancer == "oracle":
+    if balancing.balancer == "oracle":
         route = fed.route(fed.clients.run(neighbour_ids, neighbours), name="balance/neighbours")
         answers = fed.scatter(
             fed.server.run(solve_exactly, fed.table(route)),
@@ -310,38 +314,38 @@ def run_balancer(fed: Federation, rows: Located, neighbours: Located, config: Lu
             fed.clients.run(adopt_assignment, neighbours, answers), 0, 0, fed.server.run(constant, 0)
         )
     # Alg. 1, l. 3-4
-    level = fed.clients.run(log_degrees, neighbours, config.degree_bits)
+    level = fed.clients.run(log_degrees, neighbours, balancing.degree_bits)
     pairs = open_pairs(fed, rows, name="balance")
     order = compare_pairs(
         fed,
         pairs,
         level,
         fed.clients.run(all_rows, neighbours),
-        bits=config.level_bits,
+        bits=balancing.level_bits,
         reveal="order",
         name="balance/degrees",
     )
-    if config.balancer == "greedy":
+    if balancing.balancer == "greedy":
         assignment = fed.clients.run(assign_greedily, neighbours, order)
         return Balance(assignment, 0, 1, fed.server.run(constant, 0))
-    if config.balancer == "mcmc":
-        return mcmc.search(fed, neighbours, pairs, order, config)
-    return run_local_rule(fed, neighbours, pairs, order, config)
+    if balancing.balancer == "mcmc":
+        return mcmc.search(fed, neighbours, pairs, order, balancing, seed)
+    return run_local_rule(fed, neighbours, pairs, order, balancing, seed)
 
 
 def run_local_rule(
-    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, config: LumosConfig
+    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, balancing: Balancing, seed: int
 ) -> Balance:
     """Run the local rule: up to `balance_rounds` rounds until no client can offer an edge, then
     `shuffle_rounds` more.
     """
-    state = fed.clients.run(assign_initially, neighbours, order, config.seed)
+    state = fed.clients.run(assign_initially, neighbours, order, seed)
     history = [fed.clients.run(history_of, state)]
     calls = 1
-    for round_number in range(1, config.balance_rounds + 1):
-        fed.begin(f"balancing the trees: round {round_number}, at most {config.balance_rounds}")
+    for round_number in range(1, balancing.balance_rounds + 1):
+        fed.begin(f"balancing the trees: round {round_number}, at most {balancing.balance_rounds}")
         state = compare_workloads(
-            fed, neighbours, pairs, state, config, margin=1, all_pairs=round_number == 1
+            fed, neighbours, pairs, state, balancing, margin=1, all_pairs=round_number == 1
         )
         calls += 1
         movable = fed.gather(
@@ -349,13 +353,13 @@ def run_local_rule(
         )
         if not fed.control(read_answers, movable, values={"any": bool})["any"]:
             break
-        state = exchange_offers(fed, neighbours, pairs, state, config.seed, round_number)
+        state = exchange_offers(fed, neighbours, pairs, state, seed, round_number)
         history.append(fed.clients.run(history_of, state))
-    for more in range(config.shuffle_rounds):
-        fed.begin(f"balancing the trees: shuffling round {more + 1} of {config.shuffle_rounds}")
-        state = compare_workloads(fed, neighbours, pairs, state, config, margin=0, all_pairs=more == 0)
+    for more in range(balancing.shuffle_rounds):
+        fed.begin(f"balancing the trees: shuffling round {more + 1} of {balancing.shuffle_rounds}")
+        state = compare_workloads(fed, neighbours, pairs, state, balancing, margin=0, all_pairs=more == 0)
         calls += 1
-        state = exchange_offers(fed, neighbours, pairs, state, config.seed, len(history))
+        state = exchange_offers(fed, neighbours, pairs, state, seed, len(history))
         history.append(fed.clients.run(history_of, state))
     assignment = fed.clients.run(finish_local_rule, neighbours, state, *history)
     return Balance(assignment, len(history) - 1, calls, fed.server.run(constant, 0))
@@ -381,7 +385,7 @@ def compare_workloads(
     neighbours: Located,
     pairs: Pairs,
     state: Located,
-    config: LumosConfig,
+    balancing: Balancing,
     *,
     margin: int,
     all_pairs: bool,
@@ -392,7 +396,7 @@ def compare_workloads(
         margin: The edge may be passed from u to v if wl(u) > wl(v) + margin.
         all_pairs: Whether all pairs compare, and not only those with a changed workload.
     """
-    if all_pairs or config.compare_again == "all":
+    if all_pairs or balancing.compare_again == "all":
         which = fed.clients.run(all_rows, neighbours)
     else:
         local_rows = fed.clients.run(rows_changed, neighbours, fed.clients.run(changed_clients, state))
@@ -405,7 +409,7 @@ def compare_workloads(
         numbers,
         which,
         asker=asks,
-        bits=config.degree_bits,
+        bits=balancing.degree_bits,
         reveal="greater",
         name="balance/workloads",
     )
@@ -423,11 +427,11 @@ def read_answers(answers: Tensor) -> dict[str, Any]:
 
 
 def fill_trees(
-    fed: Federation, rows: Located, neighbours: Located, assignment: Located, config: LumosConfig
+    fed: Federation, rows: Located, neighbours: Located, assignment: Located, degree_bits: int, seed: int
 ) -> Located:
     """Let every client take further edges into its tree, up to the largest workload of the assignment."""
     largest = 0
-    for bit in reversed(range(config.degree_bits)):
+    for bit in reversed(range(degree_bits)):
         answers = fed.gather(
             fed.clients.run(has_workload, neighbours, assignment, largest + 2**bit),
             name="balance/has_workload",
@@ -435,7 +439,7 @@ def fill_trees(
         )
         if fed.control(read_answers, answers, values={"any": bool})["any"]:
             largest += 2**bit
-    added = fed.clients.run(draw_additions, neighbours, assignment, largest, config.seed)
+    added = fed.clients.run(draw_additions, neighbours, assignment, largest, seed)
     arrived = notify(fed, open_pairs(fed, rows, name="balance"), added, name="balance/additions")
     return fed.clients.run(add_edges, assignment, added, arrived)
 

@@ -13,7 +13,7 @@ from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.common import released
 from graphfed.methods.common.summed_gradients import Weights
 from graphfed.methods.lumos.bit_matrix import BitMatrix
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import LumosConfig, Trees
 from graphfed.methods.lumos.feature_encoding import received_features
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, make_forest
 from graphfed.methods.lumos.workload import Assignment
@@ -88,7 +88,7 @@ def check_graph(graph: Graph, config: LumosConfig) -> None:
     """
     if graph.edge_weight is not None:
         raise InputError(f"{graph.name!r}: {NO_WEIGHTS}")
-    released.check_graph(graph, config)
+    released.check_features(graph, config.bounds)
 
 
 def assigned_rows(assignment: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -137,19 +137,19 @@ def build_trees(
     workload, arriving = (torch.bincount(r, minlength=len(ids)) for r in (owner, receivers))
     # A client without a leaf in any tree gets one of its own.
     lone = ((workload + arriving) == 0).nonzero()[:, 0]
-    forest = make_forest(owner, ids[owner], other, lone, ids, virtual=config.virtual_nodes)
+    forest = make_forest(owner, ids[owner], other, lone, ids, virtual=config.trees.virtual_nodes)
     blocks = None
-    if not uses_fused_trainer(config):
-        blocks = forest.blocks(config.backbone, config.attention_heads)
+    if not uses_fused_trainer(config.trees, config.network.layers):
+        blocks = forest.blocks(config.network.backbone, config.network.attention_heads)
     noised = received_features(features["header"], features["flat"], other, cohort.num_features, config)
-    own = torch.cat([owner, lone]) if config.virtual_nodes else torch.arange(len(ids), device=ids.device)
+    own = torch.cat([owner, lone]) if forest.virtual else torch.arange(len(ids), device=ids.device)
     leaves = torch.bincount(own, minlength=len(ids)) + arriving
     return ClientTrees(
         cohort,
         forest,
         blocks,
         noised,
-        config.unsent_value,
+        config.encoding.unsent_value,
         pool_matrix(own, leaves),
         pool_matrix(receivers, leaves),
         owner,
@@ -175,9 +175,9 @@ def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
     return SparseMatrix.from_coo(rows, column, weight, (len(leaves), len(rows)))
 
 
-def uses_fused_trainer(config: LumosConfig) -> bool:
+def uses_fused_trainer(trees: Trees, layers: int) -> bool:
     """Return whether leaves are computed pair by pair."""
-    return config.trainer == "fused" and config.virtual_nodes and config.layers <= FUSED_LAYERS
+    return trees.trainer == "fused" and trees.virtual_nodes and layers <= FUSED_LAYERS
 
 
 # ---- training ----------------------------------------------------------------------------------------------

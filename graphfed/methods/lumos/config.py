@@ -2,20 +2,21 @@
 paper's.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
-from graphfed.methods import config as groups
-from graphfed.methods.common.released import FeatureBoundSettings, NoiseSettings
+from graphfed.methods.common.released import FeatureBounds, NoiseSeed
+from graphfed.methods.lumos.tree import FUSED_LAYERS
+from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Selection, Sums, Training
+from graphfed.methods.settings import Only, Unless, settings
 from graphfed.privacy.bins import Accounting
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class EncodingSettings:
+@settings
+class Encoding:
     """How clients send their features."""
 
     epsilon: float = Field(
@@ -32,9 +33,9 @@ class EncodingSettings:
         "as an estimate without bias but with a large variance (as in the paper), or not at all, which shows "
         "what the bits contribute",
     )
-    rescale: bool = Field(
+    rescale: Annotated[bool, Only("decode", "unbiased")] = Field(
         default=False,
-        description="with decode=unbiased: multiply by d / |bin|, so that the estimate is unbiased over the "
+        description="multiply by d / |bin|, so that the estimate is unbiased over the "
         "choice of the coordinates too",
     )
     pad_bins: int | None = Field(
@@ -51,8 +52,8 @@ class EncodingSettings:
     )
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class BalanceSettings:
+@settings
+class Balancing:
     """How neighbours agree which of them trains on an edge."""
 
     balancer: Literal["local", "mcmc", "oracle", "greedy", "none"] = Field(
@@ -61,38 +62,37 @@ class BalanceSettings:
         "paper's search (mcmc), exactly by a server that sees the graph (oracle), by the start of the "
         "paper's search (greedy), or each edge to both of its clients (none)",
     )
-    balance_rounds: int = Field(
+    balance_rounds: Annotated[int, Only("balancer", "local")] = Field(
         default=1000,
         ge=0,
-        description="with balancer=local: maximal number of rounds in which an edge moves to a neighbour "
-        "whose workload is smaller by 2",
+        description="maximal number of rounds in which an edge moves to a neighbour whose workload is "
+        "smaller by 2",
     )
-    shuffle_rounds: int = Field(
-        default=20,
-        ge=0,
-        description="with balancer=local: number of rounds after these, in which a smaller workload is "
-        "enough",
+    shuffle_rounds: Annotated[int, Only("balancer", "local")] = Field(
+        default=20, ge=0, description="number of rounds after these, in which a smaller workload is enough"
     )
-    mcmc_steps: int = Field(default=1000, ge=0, description="with balancer=mcmc: steps of the search")
-    temperature: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="with balancer=mcmc: temperature (the paper: 1)"
+    mcmc_steps: Annotated[int, Only("balancer", "mcmc")] = Field(
+        default=1000, ge=0, description="steps of the search"
     )
-    acceptance: Literal["hidden", "opened"] = Field(
+    temperature: Annotated[float, Only("balancer", "mcmc")] = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="temperature of the search (the paper: 1)"
+    )
+    acceptance: Annotated[Literal["hidden", "opened"], Only("balancer", "mcmc")] = Field(
         default="hidden",
-        description="with balancer=mcmc: what two clients learn about their workloads in a step: only "
-        "whether the step is accepted, or both numbers (as in the paper)",
+        description="what two clients learn about their workloads in a step: only whether the step is "
+        "accepted, or both numbers (as in the paper)",
     )
-    compare_again: Literal["changed", "all"] = Field(
+    compare_again: Annotated[Literal["changed", "all"], Only("balancer", "local", "mcmc")] = Field(
         default="changed",
         description="which pairs compare again: those with a changed workload, or all (as in the paper)",
     )
-    fill_trees: bool = Field(
+    fill_trees: Annotated[bool, Unless("balancer", "none")] = Field(
         default=False,
         description="after balancing, let every client take edges of its neighbours into its tree too, at "
         "random, until it has as many as the client with the most; the largest workload stays, and such an "
         "edge is in both trees",
     )
-    degree_bits: int = Field(
+    degree_bits: Annotated[int, Unless("balancer", "none")] = Field(
         default=12, ge=1, le=31, description="number of bits that hold every degree; public"
     )
 
@@ -103,52 +103,52 @@ class BalanceSettings:
         return max(1, int(most.log().round()).bit_length())
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class LumosConfig(
-    BalanceSettings,
-    EncodingSettings,
-    FeatureBoundSettings,
-    NoiseSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of Lumos."""
+@settings
+class Trees:
+    """The trees on which clients train."""
 
-    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph neural network on the trees")
     virtual_nodes: bool = Field(
         default=True, description="use trees with virtual nodes; if false, each client's neighbourhood"
     )
-    trainer: Literal["fused", "general"] = Field(
-        default="fused",
-        description="compute leaves pair by pair if that is exact (trees, up to 3 layers), or always on one "
-        "graph",
-    )
-    protocols: Literal["real", "simulated"] = Field(
-        default="simulated",
-        description="run the secure protocols (comparisons between clients are always among them), or "
-        "simulate them: the results and the bytes are the same, and nothing is hidden",
-    )
+    trainer: Annotated[
+        Literal["fused", "general"], Only("virtual_nodes", True), Only("layers", *range(1, FUSED_LAYERS + 1))
+    ] = Field(default="fused", description="compute leaves pair by pair, or on one graph; both are exact")
+
+
+@settings
+class Links:
+    """Link prediction."""
+
     negatives: int = Field(
         default=1, ge=1, description="link prediction: number of drawn pairs for each neighbour in a tree"
     )
 
+
+@settings
+class LumosConfig:
+    """The settings of Lumos."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    sums: Sums = Sums()
+    protocols: Protocols = Protocols()
+    noise: NoiseSeed = NoiseSeed()
+    bounds: FeatureBounds = FeatureBounds()
+    encoding: Encoding = Encoding()
+    balancing: Balancing = Balancing()
+    trees: Trees = Trees()
+    links: Links = Links()
+
     @model_validator(mode="after")
-    def _go_together(self) -> Self:
-        if self.rescale and self.decode != "unbiased":
+    def _within_bounds(self) -> Self:
+        low, high, value = self.bounds.feature_low, self.bounds.feature_high, self.encoding.unsent_value
+        if not low <= value <= high:
             raise InputError(
-                f"rescale=True cannot be used with decode={self.decode}: expected decode=unbiased, because "
-                "rescale corrects unbiased estimates; set decode=unbiased, or leave rescale out"
-            )
-        low, high = self.feature_low, self.feature_high
-        if not low <= self.unsent_value <= high:
-            raise InputError(
-                f"unsent_value={shown(self.unsent_value)} cannot be used: expected a number between "
+                f"unsent_value={shown(value)} cannot be used: expected a number between "
                 f"feature_low={shown(low)} and feature_high={shown(high)}"
             )
         return self

@@ -30,8 +30,9 @@ import torch
 from torch import Tensor
 
 from graphfed.errors import InputError
+from graphfed.methods.common.released import FeatureBounds, noise_of
 from graphfed.methods.lumos.bit_matrix import BitMatrix
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.privacy.bins import assign_bins, budget_of, encode_bins
@@ -40,12 +41,12 @@ from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
 
 
-def receiver_mechanism(config: LumosConfig) -> Mechanism:
+def receiver_mechanism(encoding: Encoding) -> Mechanism:
     """Describe for the ledger what one receiver gets."""
     return Mechanism(
         "one-bit in bins",
-        config.epsilon,
-        f"the bits of one bin, to one receiver ({config.accounting}): private between any two feature "
+        encoding.epsilon,
+        f"the bits of one bin, to one receiver ({encoding.accounting}): private between any two feature "
         "vectors within the bounds",
     )
 
@@ -93,10 +94,11 @@ def encode(
     Reference:
         Lumos, Eq. (26).
     """
-    noise, num_clients, width = Noise(config.noise_seed), len(ids), x.shape[1]
+    encoding, noise = config.encoding, noise_of(config.noise)
+    num_clients, width = len(ids), x.shape[1]
     count = torch.bincount(rows, minlength=num_clients)
-    num_bins = count if config.pad_bins is None else torch.where(count > 0, config.pad_bins, 0)
-    bins = assign_bins(bin_key(config), ids, width, num_bins)
+    num_bins = count if encoding.pad_bins is None else torch.where(count > 0, encoding.pad_bins, 0)
+    bins = assign_bins(bin_key(config.run.seed), ids, width, num_bins)
     # Eq. (26), for every coordinate once
     packed = encode_bins(
         x,
@@ -104,16 +106,16 @@ def encode(
         bins,
         noise,
         "lumos/bits",
-        config.epsilon,
-        config.accounting,
-        config.feature_low,
-        config.feature_high,
+        encoding.epsilon,
+        encoding.accounting,
+        config.bounds.feature_low,
+        config.bounds.feature_high,
     )
-    chosen = _chosen_bins(rows, count, ids, receiver, noise, config)
+    chosen = _chosen_bins(rows, count, ids, receiver, noise, encoding.pad_bins)
     number = bins.first[rows] + chosen
     # A bin that several receivers get spends its budget once.
     size, sent_bins = bins.size[number], torch.unique(number)
-    budget_spent = _budget_spent(bins.size, config, width)
+    budget_spent = _budget_spent(bins.size, encoding, width)
     return EncodedFeatures(
         header=torch.stack([num_bins[rows], chosen], 1).int(),
         flat=_cut_bins(packed, rows, bins.start[number], size),
@@ -126,9 +128,9 @@ def encode(
     )
 
 
-def bin_key(config: LumosConfig) -> int:
+def bin_key(seed: int) -> int:
     """Return the public key that assigns coordinates to bins."""
-    return fold(config.seed, "lumos", "dealing")
+    return fold(seed, "lumos", "dealing")
 
 
 def bytes_of_bins(size: Tensor) -> Tensor:
@@ -143,14 +145,14 @@ def bytes_of_bins(size: Tensor) -> Tensor:
     return (size + 7) // 8
 
 
-def _budget_spent(size: Tensor, config: LumosConfig, width: int) -> Tensor:
+def _budget_spent(size: Tensor, encoding: Encoding, width: int) -> Tensor:
     """Return the budget that all bits of each bin spend together, float64."""
-    whole = budget_of(config.accounting, config.epsilon, width, size) * size
+    whole = budget_of(encoding.accounting, encoding.epsilon, width, size) * size
     return torch.where(size > 0, whole, 0.0)
 
 
 def _chosen_bins(
-    rows: Tensor, count: Tensor, ids: Tensor, receiver: Tensor, noise: Noise, config: LumosConfig
+    rows: Tensor, count: Tensor, ids: Tensor, receiver: Tensor, noise: Noise, pad_bins: int | None
 ) -> Tensor:
     """Draw the bin that each receiver gets, [R] int64.
 
@@ -162,10 +164,10 @@ def _chosen_bins(
     first = count.cumsum(0) - count
     rank = torch.empty_like(rows)
     rank[order] = torch.arange(len(rows), device=rows.device) - first[rows]
-    if config.pad_bins is None:
+    if pad_bins is None:
         return rank
-    bins = torch.argsort(noise.words("lumos/order of bins", ids, config.pad_bins), 1)
-    return bins[rows, rank % config.pad_bins]
+    bins = torch.argsort(noise.words("lumos/order of bins", ids, pad_bins), 1)
+    return bins[rows, rank % pad_bins]
 
 
 def _cut_bins(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
@@ -233,12 +235,15 @@ def received_features(
     size = announced_sizes(header, width)
     sender_ids, first, sender_index = _distinct(sender)
     num_bins = header[:, 0].long()
-    bins = assign_bins(bin_key(config), sender_ids, width, num_bins[first])
+    bins = assign_bins(bin_key(config.run.seed), sender_ids, width, num_bins[first])
     number = bins.first[sender_index] + header[:, 1].long()
     if not torch.equal(num_bins[first][sender_index], num_bins) or not torch.equal(bins.size[number], size):
         raise InputError("a client has sent two of its receivers different numbers of bins")
-    budget = budget_of(config.accounting, config.epsilon, width, size.clamp(min=1))
-    values = torch.stack(_deviations(budget, size, width, config), 1).to(torch.get_default_dtype())
+    encoding = config.encoding
+    budget = budget_of(encoding.accounting, encoding.epsilon, width, size.clamp(min=1))
+    values = torch.stack(_deviations(budget, size, width, encoding, config.bounds), 1).to(
+        torch.get_default_dtype()
+    )
     columns = torch.empty(int(size.sum()), dtype=torch.int32, device=flat.device)
     bits = torch.empty(len(columns), dtype=torch.bool, device=flat.device)
     ends, starts = size.cumsum(0), 8 * (bytes_of_bins(size).cumsum(0) - bytes_of_bins(size))
@@ -261,19 +266,21 @@ def _distinct(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return sender_ids, first, sender_index
 
 
-def _deviations(budget: Tensor, size: Tensor, width: int, config: LumosConfig) -> tuple[Tensor, Tensor]:
+def _deviations(
+    budget: Tensor, size: Tensor, width: int, encoding: Encoding, bounds: FeatureBounds
+) -> tuple[Tensor, Tensor]:
     """Return how far a bit of 1, and a bit of 0, of each bin moves the value from `unsent_value`, float64 [P]
     each.
     """
-    low, high = config.feature_low, config.feature_high
+    low, high = bounds.feature_low, bounds.feature_high
     c = gain(budget)
     # Eq. (27): U = (a + b) / 2 +- (b - a) / 2 c
     up, down = ((low + high) / 2 + sign * (high - low) / 2 * c for sign in (1, -1))
     # The value read is m + shrinkage (U - m), m = unsent_value.
-    if config.decode == "unread":
+    if encoding.decode == "unread":
         shrinkage = torch.zeros_like(c)
-    elif config.decode == "shrunk":
+    elif encoding.decode == "shrunk":
         shrinkage = 1 / (1 + c * c)
     else:
-        shrinkage = width / size.clamp(min=1) if config.rescale else torch.ones_like(c)
-    return shrinkage * (up - config.unsent_value), shrinkage * (down - config.unsent_value)
+        shrinkage = width / size.clamp(min=1) if encoding.rescale else torch.ones_like(c)
+    return shrinkage * (up - encoding.unsent_value), shrinkage * (down - encoding.unsent_value)

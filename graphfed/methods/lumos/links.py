@@ -9,8 +9,7 @@ from torch.nn.functional import softplus
 from graphfed.federation.route import ExchangeIds
 from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.client_trees import ClientTrees
-from graphfed.methods.lumos.config import LumosConfig
-from graphfed.random import entry_words, fold, uniform
+from graphfed.random import entry_words, uniform
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,7 @@ def make_exclusions(rows: PairRows, ids: Tensor, num_clients: int) -> Exclusions
 
 
 def draw_negatives(
-    trees: ClientTrees, exclusions: Exclusions, ids: Tensor, config: LumosConfig, round_number: int
+    trees: ClientTrees, exclusions: Exclusions, ids: Tensor, negatives: int, key: int
 ) -> ExchangeIds:
     """Draw `negatives` clients that are no neighbours for each neighbour in a tree, uniformly and with
     repetition.
@@ -58,20 +57,20 @@ def draw_negatives(
     Args:
         exclusions: Whom each client must not draw.
         ids: [n] ids of the clients.
-        round_number: The round, for which pairs are drawn anew.
+        key: The key of the draws of a round.
 
     Returns:
         The drawn ids [Q], with the client that has drawn each.
     """
     forest = trees.forest
-    pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), config.negatives)
-    which = torch.arange(len(pairs), device=ids.device) % config.negatives
+    pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), negatives)
+    which = torch.arange(len(pairs), device=ids.device) % negatives
     client = trees.leaf_owners[pairs]
     available = exclusions.free[client] > 0
     pairs, which, client = pairs[available], which[available], client[available]
     # A pair's draw is keyed by the id of its leaf, so that it does not depend on the placement.
     words = entry_words(forest.ids[1][pairs], which)
-    draw = uniform(fold(config.seed, "negatives", round_number), words)[:, 0]
+    draw = uniform(key, words)[:, 0]
     rank = (draw * exclusions.free[client]).long().clamp(max=exclusions.free[client] - 1)
     before = torch.searchsorted(exclusions.codes, client * exclusions.num_clients + rank, right=True)
     drawn = rank + before - exclusions.start[client]

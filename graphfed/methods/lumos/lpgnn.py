@@ -31,31 +31,30 @@ seeds that no result has: 88.1 and 87.1 % with GCN against 86.3 and 86.4 %; 84.6
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy, nll_loss, one_hot
 
+from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
-    FeatureBoundSettings,
-    NoiseSettings,
+    FeatureBounds,
+    NoiseSeed,
     Prepared,
     Weights,
     by_node,
-    check_graph,
+    check_features,
     check_training,
     node_route,
     noise_of,
@@ -64,6 +63,8 @@ from graphfed.methods.common.released import (
     round_at_server,
     take_steps,
 )
+from graphfed.methods.parts import Inputs, Network, Run, Selection, Steps, Training
+from graphfed.methods.settings import Only, settings
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.layers import Dropout
@@ -82,20 +83,10 @@ from graphfed.privacy.local import (
 TRAIN, VAL, WEIGHTED = 1, 2, 4
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class LpgnnConfig(
-    FeatureBoundSettings,
-    NoiseSettings,
-    groups.LocalStepsSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of LPGNN."""
+@settings
+class Release:
+    """What clients release, and what the server makes of it."""
 
-    backbone: Literal["gcn", "gat", "sage"] = Field(default="gcn", description="graph network")
     epsilon_x: float = Field(
         default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's features"
     )
@@ -103,7 +94,7 @@ class LpgnnConfig(
         default=1.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's label"
     )
     k_x: int = Field(default=4, ge=0, description="KProp steps on features")
-    k_y: int = Field(default=2, ge=0, description="KProp steps on labels")
+    k_y: Annotated[int, Only("denoise", True)] = Field(default=2, ge=0, description="KProp steps on labels")
     standardise: bool = Field(
         default=True,
         description="divide the propagated features by their standard deviation; else as in the paper",
@@ -111,6 +102,26 @@ class LpgnnConfig(
     denoise: bool = Field(
         default=True, description="correct for the noise of labels (Drop); else train on them as they are"
     )
+
+
+@settings
+class LpgnnConfig:
+    """The settings of LPGNN."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    steps: Steps = Steps()
+    noise: NoiseSeed = NoiseSeed()
+    bounds: FeatureBounds = FeatureBounds()
+    release: Release = Release()
+
+
+def check_graph(graph: Graph, config: LpgnnConfig) -> None:
+    """Raise InputError for a feature outside its bounds."""
+    check_features(graph, config.bounds)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -128,8 +139,8 @@ def noised_features(cohort: Cohort, config: LpgnnConfig) -> Tensor:
         [N, B] uint8: the m coordinates that each node sends, of `index_type`, and then their packed bits.
     """
     assert cohort.x is not None
-    bounds = config.feature_low, config.feature_high
-    columns, bits = multi_bit(cohort.x, cohort.id, noise_of(config), "features", config.epsilon_x, *bounds)
+    bounds, noise = (config.bounds.feature_low, config.bounds.feature_high), noise_of(config.noise)
+    columns, bits = multi_bit(cohort.x, cohort.id, noise, "features", config.release.epsilon_x, *bounds)
     numbers = columns.to(index_type(cohort.num_features)).view(torch.uint8)
     return torch.cat([numbers, pack_bits(bits)], 1)
 
@@ -249,11 +260,12 @@ def propagate(matrix: SparseMatrix, x: Tensor, times: int) -> Tensor:
 
 def decode_features(released_data: Mapping[str, Tensor], width: int, config: LpgnnConfig) -> Tensor:
     """Decode the unbiased features x' of the multi-bit mechanism, [U, F]."""
-    count, low, high = multi_bit_count(config.epsilon_x, width), config.feature_low, config.feature_high
+    low, high, epsilon = config.bounds.feature_low, config.bounds.feature_high, config.release.epsilon_x
+    count = multi_bit_count(epsilon, width)
     numbers = count * index_type(width).itemsize
     columns = released_data["features"][:, :numbers].contiguous().view(index_type(width)).long()
     bits = unpack_bits(released_data["features"][:, numbers:], count)
-    decoded_values = decode_one_bit(bits, config.epsilon_x / count, low, high, width / count)
+    decoded_values = decode_one_bit(bits, epsilon / count, low, high, width / count)
     x = torch.full(
         (len(columns), width), (low + high) / 2, dtype=decoded_values.dtype, device=decoded_values.device
     )
@@ -263,10 +275,11 @@ def decode_features(released_data: Mapping[str, Tensor], width: int, config: Lpg
 def prepare_server(released_data: dict[str, Tensor], task: Task, config: LpgnnConfig) -> ServerData:
     """Propagate features and labels and build the batch."""
     edges, weight, n = released_data["edges"].long(), released_data.get("weights"), len(released_data["ids"])
+    release, network = config.release, config.network
     degree = torch.bincount(edges[1], minlength=n) if weight is None else sums_by(edges[1], weight, n)
     matrix = propagation_matrix(edges, weight, degree)
-    x = propagate(matrix, decode_features(released_data, task.num_features, config), config.k_x)
-    if config.standardise:
+    x = propagate(matrix, decode_features(released_data, task.num_features, config), release.k_x)
+    if release.standardise:
         spread = x.std(correction=0)
         x = x / torch.where(spread > 0, spread, 1)
     labels, prepared_data = released_data["labels"].long(), torch.arange(n, device=edges.device)
@@ -280,27 +293,27 @@ def prepare_server(released_data: dict[str, Tensor], task: Task, config: LpgnnCo
         edges=(edges,),
         edge_weight=None if weight is None else (weight,),
     )
-    blocks = config.network.blocks(view.ids, degree, config.attention_heads)
+    blocks = network.kernel.blocks(view.ids, degree, network.attention_heads)
     decoded_values = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
     target = labels
-    if config.denoise:
-        smooth = propagate(matrix, decoded_values, config.k_y)
+    if release.denoise:
+        smooth = propagate(matrix, decoded_values, release.k_y)
         target = torch.where(smooth.any(1), smooth.argmax(1), labels)
     training = (released_data["roles"] & TRAIN > 0).nonzero()[:, 0]
     return ServerData(
-        batch=make_batch(view, prepared_data, config.layers, blocks),
+        batch=make_batch(view, prepared_data, network.layers, blocks),
         propagation=matrix,
         training=training,
         target=target[training],
-        response=response_matrix(config.epsilon_y, task.num_classes).to(x),
+        response=response_matrix(release.epsilon_y, task.num_classes).to(x),
     )
 
 
-def loss_of(prepared_data: ServerData, logits: Tensor, config: LpgnnConfig) -> Tensor:
+def loss_of(prepared_data: ServerData, logits: Tensor, release: Release) -> Tensor:
     """Compute the loss of the logits [U, C] of all nodes."""
-    if not config.denoise:
+    if not release.denoise:
         return cross_entropy(logits[prepared_data.training], prepared_data.target)
-    noisy = propagate(prepared_data.propagation, logits.softmax(1) @ prepared_data.response, config.k_y)
+    noisy = propagate(prepared_data.propagation, logits.softmax(1) @ prepared_data.response, release.k_y)
     return nll_loss(noisy[prepared_data.training].log_softmax(1), prepared_data.target)
 
 
@@ -308,18 +321,18 @@ def train(
     prepared_data: ServerData, weights: Weights, optimizer: AdamState, config: LpgnnConfig, round_number: int
 ) -> tuple[Weights, AdamState]:
     """Take the steps of a round."""
-    forward = config.network.forward
+    forward = config.network.kernel.forward
 
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
-        return loss_of(prepared_data, forward({**leaves}, prepared_data.batch, dropout), config)
+        return loss_of(prepared_data, forward({**leaves}, prepared_data.batch, dropout), config.release)
 
     return take_steps(weights, optimizer, config, round_number, loss)
 
 
-def logits_of(prepared_data: ServerData, weights: Weights, config: LpgnnConfig) -> Tensor:
+def logits_of(prepared_data: ServerData, weights: Weights, network: Network) -> Tensor:
     """Compute the logits [U, C] of all nodes."""
     with torch.no_grad():
-        return config.network.forward({**weights}, prepared_data.batch, None)
+        return network.kernel.forward({**weights}, prepared_data.batch, None)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -327,19 +340,19 @@ def logits_of(prepared_data: ServerData, weights: Weights, config: LpgnnConfig) 
 
 def release(fed: Federation, data: Located, route: Route, task: Task, config: LpgnnConfig) -> Located:
     """Send everything that the clients release, once."""
-    noise, run = noise_of(config), fed.clients.run
+    noise, run, budgets = noise_of(config.noise), fed.clients.run, config.release
     features = fed.upload(
         run(noised_features, data, config),
         route,
         name="lpgnn/features",
-        protection=noise.protection(multi_bit_mechanism(config.epsilon_x, task.num_features)),
+        protection=noise.protection(multi_bit_mechanism(budgets.epsilon_x, task.num_features)),
         grad=False,
     )
     labels = fed.upload(
-        run(noised_labels, data, ("train", "val"), config.epsilon_y, config),
+        run(noised_labels, data, ("train", "val"), budgets.epsilon_y, config.noise),
         route,
         name="lpgnn/labels",
-        protection=noise.protection(label_mechanism(config.epsilon_y, task.num_classes)),
+        protection=noise.protection(label_mechanism(budgets.epsilon_y, task.num_classes)),
         grad=False,
     )
     parts = fed.upload(run(roles, data), route, name="lpgnn/roles", grad=False)
@@ -358,10 +371,10 @@ def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> St
     fed.begin("adding noise to features and labels, and sending them")
     route = node_route(fed, data, task)
     released_data = release(fed, data, route, task, config)
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(init_state, config.optimizer, weights),
+        "optimizer": fed.server.run(init_state, config.training.optimizer, weights),
         "released": released_data,
     }
     return State(values, Prepared(data, route, fed.server.run(prepare_server, released_data, task, config)))
@@ -383,7 +396,7 @@ def round(fed: Federation, state: State, config: LpgnnConfig, round_number: int)
 
 def predict(fed: Federation, state: State, config: LpgnnConfig, target: str) -> Located:
     """Predict every node at the server and send each client the logits of its nodes."""
-    logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
+    logits = fed.server.run(logits_of, state.prepared.server, state.weights, config.network)
     return return_logits(fed, state.prepared, logits, target, name="lpgnn/predictions")
 
 
@@ -426,6 +439,7 @@ METHOD = Method(
         protection="local differential privacy for features and labels; edges in plaintext",
         messages=MESSAGES,
     ),
+    offers={"backbone": ("gcn", "gat", "sage")},
     defaults=DEFAULTS,
     paper_settings=PAPER,
 )

@@ -54,7 +54,7 @@ from graphfed.methods.lumos.candidates import (
     update_tables,
     workloads_of_rows,
 )
-from graphfed.methods.lumos.config import LumosConfig
+from graphfed.methods.lumos.config import Balancing
 from graphfed.methods.lumos.workload import (
     Assignment,
     Balance,
@@ -341,7 +341,7 @@ class Largest:
 
 
 def search(
-    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, config: LumosConfig
+    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, balancing: Balancing, seed: int
 ) -> Balance:
     """Run Alg. 2 from the state of Alg. 1 and return the best state.
 
@@ -358,25 +358,25 @@ def search(
     Reference:
         Lumos, Alg. 2.
     """
-    seed, all_pairs = config.seed, config.compare_again == "all"
+    all_pairs = balancing.compare_again == "all"
     outcomes = fed.clients.run(degrees, neighbours)
     chain = fed.clients.run(initial_chain, neighbours, order)
     empty = fed.server.run(no_ids, str(fed.device))
     # Numbers of comparisons beyond those along edges, if every pair compared again each time.
     candidate_pairs = fed.server.run(constant, 0, str(fed.device))
     other_pairs = fed.server.run(constant, 0, str(fed.device))
-    current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, config)
+    current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, balancing)
     history = [fed.clients.run(history_of, current.chain, outcomes)]
     best, calls = current, 1
     if not fed.control(has_candidates, current.candidates, values={"goes_on": bool})["goes_on"]:
         assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
         return Balance(assignment, 0, 1, candidate_pairs)
     best_largest = fed.server.run(choose_largest, fed.table(current.route), seed, 0)
-    for step in range(config.mcmc_steps):  # Alg. 2, l. 1
-        fed.begin(f"balancing the trees: step {step + 1} of {config.mcmc_steps} of the Markov chain")
+    for step in range(balancing.mcmc_steps):  # Alg. 2, l. 1
+        fed.begin(f"balancing the trees: step {step + 1} of {balancing.mcmc_steps} of the Markov chain")
         if all_pairs and step:
             current, outcomes = find_largest(
-                fed, neighbours, pairs, current.chain, None, empty, outcomes, config
+                fed, neighbours, pairs, current.chain, None, empty, outcomes, balancing
             )
         candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, current.candidates)
         u = fed.server.run(choose_largest, fed.table(current.route), seed, 2 * step)  # l. 2
@@ -393,13 +393,23 @@ def search(
         since = None if all_pairs else changed
         known = empty if all_pairs else current.candidates
         proposed, outcomes = find_largest(  # l. 6
-            fed, neighbours, pairs, moved, since, known, outcomes, config
+            fed, neighbours, pairs, moved, since, known, outcomes, balancing
         )
         candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, proposed.candidates)
         other = fed.server.run(choose_largest, fed.table(proposed.route), seed, 2 * step + 1)
         other_pairs = fed.server.run(count_other_pairs, other_pairs, u, other, best_largest)
         accepted, better, outcomes = decide_step(  # l. 7-8
-            fed, neighbours, current, proposed, best, u, other, best_largest, outcomes, config, step
+            fed,
+            neighbours,
+            current,
+            proposed,
+            best,
+            u,
+            other,
+            best_largest,
+            outcomes,
+            balancing,
+            fold(seed, "balance", "accept", step),
         )
         decided = fed.control(read_decision, accepted, better, values={"accepted": bool, "better": bool})
         if decided["accepted"]:  # l. 8: X_{t+1} = X'_t, otherwise X_{t+1} = X_t
@@ -410,7 +420,7 @@ def search(
         calls += 2
     assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
     other_pairs = fed.server.run(torch.add, candidate_pairs, other_pairs)
-    return Balance(assignment, config.mcmc_steps, calls, other_pairs)
+    return Balance(assignment, balancing.mcmc_steps, calls, other_pairs)
 
 
 def find_largest(
@@ -421,7 +431,7 @@ def find_largest(
     changed: Located | None,
     before: Located,
     outcomes: Located,
-    config: LumosConfig,
+    balancing: Balancing,
 ) -> tuple[Largest, Located]:
     """Find the clients with the largest workload (Alg. 3).
 
@@ -444,7 +454,7 @@ def find_largest(
         local_rows = fed.clients.run(rows_changed, neighbours, changed)
         which = fed.clients.run(union, local_rows, notify(fed, pairs, local_rows, name="balance/changed"))
     # Alg. 3, l. 1-4 and 14-16: neighbours compare their workloads.
-    numbers, bits = fed.clients.run(workloads_of_rows, neighbours, chain, which), config.degree_bits
+    numbers, bits = fed.clients.run(workloads_of_rows, neighbours, chain, which), balancing.degree_bits
     order = compare_pairs(fed, pairs, numbers, which, bits=bits, reveal="order", name="balance/workloads")
     outcomes = fed.clients.run(count_outcomes, neighbours, outcomes, which)
     chain, joined = fed.clients.run(update_candidates, neighbours, chain, which, order, outputs=2)
@@ -498,8 +508,8 @@ def decide_step(
     other: Located,
     best_largest: Located,
     outcomes: Located,
-    config: LumosConfig,
-    step: int,
+    balancing: Balancing,
+    key: int,
 ) -> tuple[Located, Located, Located]:
     """Decide whether a step is accepted, and whether it gives the best state so far (Alg. 2, l. 7-8).
 
@@ -509,7 +519,6 @@ def decide_step(
     Returns:
         Both decisions at the server, and the outcomes that each client has learned.
     """
-    key = fold(config.seed, "balance", "accept", step)
     of_u = _send_counterparts(fed, current, u, other)
     of_other = _send_counterparts(fed, proposed, other, u, best_largest)
     of_best = _send_counterparts(fed, best, best_largest, other)
@@ -522,10 +531,10 @@ def decide_step(
     which = fed.clients.run(every_row, rows)
     numbers = fed.clients.run(pair_workloads, rows, asks, current.chain, proposed.chain)
     # Eq. (18): in plaintext as in the paper, or by a protocol that opens only its outcome.
-    if config.acceptance == "opened":
+    if balancing.acceptance == "opened":
         received = swap(fed, pair, numbers, which, name="balance/acceptance", protection="plaintext")
         outcome = fed.clients.run(
-            decide_openly, neighbours, rows, asks, numbers, received, key, config.temperature
+            decide_openly, neighbours, rows, asks, numbers, received, key, balancing.temperature
         )
     else:
         outcome = at_most_pairs(
@@ -534,8 +543,8 @@ def decide_step(
             numbers,
             which,
             asker=asks,
-            bits=config.degree_bits,
-            temperature=config.temperature,
+            bits=balancing.degree_bits,
+            temperature=balancing.temperature,
             seed=key,
             name="balance/acceptance",
         )
@@ -549,7 +558,7 @@ def decide_step(
         rows,
         outcome,
         key,
-        config.temperature,
+        balancing.temperature,
     )
     accepted = fed.upload(accepted, current.route, name="balance/accepted", grad=False)
     outcomes = fed.clients.run(count_pair_outcomes, outcomes, rows)
@@ -567,7 +576,7 @@ def decide_step(
         numbers,
         fed.clients.run(every_row, rows),
         asker=asks,
-        bits=config.degree_bits,
+        bits=balancing.degree_bits,
         reveal="greater",
         name="balance/best",
     )

@@ -55,6 +55,7 @@ from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
+from graphfed.methods.common.released import noise_of
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.common.summed_gradients import GRADIENTS, Weights
 from graphfed.methods.lumos import balancing, feature_encoding
@@ -84,10 +85,10 @@ from graphfed.methods.lumos.links import (
     scored_ids,
 )
 from graphfed.methods.lumos.tree import bias_of_rows, fused, general, multiply
+from graphfed.methods.parts import Network
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout
 from graphfed.nn.sparse import SparseMatrix, spmm
-from graphfed.privacy.noise import Noise
 from graphfed.random import fold, glorot
 
 #: Bytes that the gradients of single clients may take in one process.
@@ -135,15 +136,15 @@ class LinkRoutes:
 
 
 def leaf_embeddings(
-    trees: ClientTrees, weights: Weights, config: LumosConfig, key: int | None
+    trees: ClientTrees, weights: Weights, network: Network, key: int | None
 ) -> tuple[Tensor, Tensor]:
     """Compute the embeddings of own leaves, and of the leaves that stand for neighbours [P, H]."""
     own, noised = multiply_features(trees, weights["layers.0.weight"])
-    dropout = None if key is None else Dropout(config.dropout, key)
+    dropout = None if key is None else Dropout(network.dropout, key)
     if trees.blocks is None:
-        leaves = fused(trees.forest, weights, own, noised, config.backbone, config.layers, dropout)
+        leaves = fused(trees.forest, weights, own, noised, network.backbone, network.layers, dropout)
     else:
-        leaves = general(trees.forest, trees.blocks, weights, own, noised, config.backbone, dropout)
+        leaves = general(trees.forest, trees.blocks, weights, own, noised, network.backbone, dropout)
     return leaves.own, leaves.noised
 
 
@@ -161,13 +162,15 @@ def multiply_features(trees: ClientTrees, weight: Tensor) -> tuple[Tensor, Tenso
     return own, noised + trees.unsent_value * weight.sum(0) if trees.unsent_value else noised
 
 
-def pool(trees: ClientTrees, own: Tensor, arrived: Tensor, config: LumosConfig, key: int | None) -> Tensor:
+def pool(trees: ClientTrees, own: Tensor, arrived: Tensor, network: Network, key: int | None) -> Tensor:
     """Compute h_u [n, H], the mean over all leaves that stand for u. The last dropout acts on h_u, not on
     leaves.
     """
     # Eq. (31)
     h = spmm(trees.own_pool, own) + spmm(trees.received_pool, arrived)
-    return h if key is None else Dropout(config.dropout, key).rows(h, trees.forest.ids[0], config.layers - 1)
+    return (
+        h if key is None else Dropout(network.dropout, key).rows(h, trees.forest.ids[0], network.layers - 1)
+    )
 
 
 def class_scores(trees: ClientTrees, h: Tensor, weights: Weights, target: str) -> Tensor:
@@ -177,11 +180,11 @@ def class_scores(trees: ClientTrees, h: Tensor, weights: Weights, target: str) -
     return multiply(h.index_select(0, rows), weights["predictor.weight"], rows) + bias_of_rows(bias, rows)
 
 
-def check_memory(ids: Tensor, assignment: dict[str, Tensor], task: Task, config: LumosConfig) -> None:
+def check_memory(ids: Tensor, assignment: dict[str, Tensor], task: Task, network: Network) -> None:
     """Refuse to start if the weights copied for every client would take more than MAX_BYTES, before features
     are sent.
     """
-    weights = initial_weights(task, config, "cpu")
+    weights = initial_weights(task, network, 0, "cpu")
     n, rows = len(ids), len(ids) + int(assignment["local"].sum())
     first = weights["layers.0.weight"]
     need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
@@ -205,13 +208,13 @@ def class_loss(trees: ClientTrees, h: Tensor, weights: Weights) -> Tensor:
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def initial_weights(task: Task, config: LumosConfig, device: str) -> Weights:
+def initial_weights(task: Task, network: Network, seed: int, device: str) -> Weights:
     """Draw the weights of the network and, to classify, predictor.weight [H, C] and predictor.bias [C]."""
-    key = fold(config.seed, "weights")
-    widths = [task.num_features, *[config.hidden] * config.layers]
-    weights = config.network.init(key, widths, config.attention_heads)
+    key = fold(seed, "weights")
+    widths = [task.num_features, *[network.hidden] * network.layers]
+    weights = network.kernel.init(key, widths, network.attention_heads)
     if task.name == CLASSIFICATION:
-        weights["predictor.weight"] = glorot(fold(key, "predictor"), config.hidden, task.num_classes)
+        weights["predictor.weight"] = glorot(fold(key, "predictor"), network.hidden, task.num_classes)
         weights["predictor.bias"] = torch.zeros(task.num_classes)
     return {name: w.to(device) for name, w in weights.items()}
 
@@ -230,19 +233,19 @@ def balance_facts(candidate_pairs: Tensor, rounds: int, calls: int) -> dict[str,
 
 def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> State:
     """Assign the edges, send the features and draw the first weights."""
-    check_sums(fed, config.aggregation, fed.num_clients)
+    check_sums(fed, config.sums.aggregation, fed.num_clients)
     rows = fed.clients.run(neighbour_rows, data)
     fed.begin(f"comparing degrees between neighbours ({fed.num_clients} clients)")
-    balanced = balance(fed, rows, config)
+    balanced = balance(fed, rows, config.balancing, config.run.seed)
     fed.begin("encoding and sending the features")
     assignment = fed.clients.run(to_values, balanced.assignment)
-    if GRADIENTS[config.aggregation].per_client:
-        fed.clients.run(check_memory, fed.client_ids(), assignment, task, config)
+    if GRADIENTS[config.sums.aggregation].per_client:
+        fed.clients.run(check_memory, fed.client_ids(), assignment, task, config.network)
     features, sent = send_features(fed, data, rows, assignment, task, config)
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(initial_optimizer, weights, config),
+        "optimizer": fed.server.run(initial_optimizer, weights, config.training),
         "assignment": assignment,
         "features": features,
         "sent": sent,
@@ -256,7 +259,7 @@ def restore(
 ) -> State:
     """Rebuild the state of a run whose features have been sent: nothing is balanced or drawn again."""
     fed.begin("building the trees")
-    fed.expect("model", initial_weights, task, config, str(fed.device))
+    fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
     trees = fed.clients.run(build_trees, data, ids, rows, values["assignment"], values["features"], config)
     pairs = open_pairs(fed, rows, name="lumos")
@@ -272,7 +275,7 @@ def restore(
         links = LinkRoutes(pair_route(fed, pairs, receivers, assigned), scored, exclusions)
     counts = fed.clients.run(examples, trees)
     if links is None:
-        count = GRADIENTS[config.aggregation].count(fed, counts, "lumos")
+        count = GRADIENTS[config.sums.aggregation].count(fed, counts, "lumos")
     else:
         # Every client counts, so nothing is sent.
         count = fed.server.run(constant, fed.num_clients)
@@ -292,7 +295,7 @@ def send_features(
     header, flat, lengths, spent = fed.clients.run(
         encode_features, data, fed.client_ids(), rows, assignment, config, outputs=4
     )
-    protection = Noise(config.noise_seed).protection(feature_encoding.receiver_mechanism(config))
+    protection = noise_of(config.noise).protection(feature_encoding.receiver_mechanism(config.encoding))
     headers = send(fed, pairs, header, receivers, assigned, name="lumos/bins", protection="plaintext")
     sizes = fed.clients.run(expected_bytes, headers, task.num_features)
     bits = send_bytes(
@@ -331,12 +334,12 @@ def received_values(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
 
 
 def embeddings(
-    fed: Federation, prepared: Prepared, weights: Located, config: LumosConfig, *, key: int | None, grad: bool
+    fed: Federation, prepared: Prepared, weights: Located, network: Network, *, key: int | None, grad: bool
 ) -> Located:
     """Compute h_u of every client, at the client."""
-    own, for_neighbours = fed.clients.run(leaf_embeddings, prepared.trees, weights, config, key, outputs=2)
+    own, for_neighbours = fed.clients.run(leaf_embeddings, prepared.trees, weights, network, key, outputs=2)
     arrived = fed.exchange(for_neighbours, prepared.to_neighbours, name="lumos/leaf_embeddings", grad=grad)
-    return fed.clients.run(pool, prepared.trees, own, arrived, config, key)
+    return fed.clients.run(pool, prepared.trees, own, arrived, network, key)
 
 
 def link_losses(
@@ -350,7 +353,12 @@ def link_losses(
     to_send = fed.clients.run(rows_to_send, prepared.trees, h)
     assigned = fed.exchange(to_send, links.to_receivers, name="lumos/assigned_embeddings")
     wanted = fed.clients.run(
-        draw_negatives, prepared.trees, links.exclusions, fed.client_ids(), config, round_number
+        draw_negatives,
+        prepared.trees,
+        links.exclusions,
+        fed.client_ids(),
+        config.links.negatives,
+        fold(config.run.seed, "negatives", round_number),
     )
     route = fed.exchange_route(wanted, name="lumos/negative_ids")
     drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
@@ -360,12 +368,12 @@ def link_losses(
 def round(fed: Federation, state: State, config: LumosConfig, round_number: int) -> State:
     """Run one epoch."""
     prepared: Prepared = state.prepared
-    key = fold(config.seed, "dropout", round_number) if config.dropout else None
-    gradient_sum = GRADIENTS[config.aggregation]
+    key = fold(config.run.seed, "dropout", round_number) if config.network.dropout else None
+    gradient_sum = GRADIENTS[config.sums.aggregation]
     with fed.tape():
         copy = partial(fed.clients.run, copy_weights, prepared.trees)
         leaves, weights = gradient_sum.broadcast(fed, state.weights, copy)
-        h = embeddings(fed, prepared, weights, config, key=key, grad=True)
+        h = embeddings(fed, prepared, weights, config.network, key=key, grad=True)
         if prepared.links is None:
             loss = fed.clients.run(class_loss, prepared.trees, h, weights)
         else:
@@ -376,7 +384,7 @@ def round(fed: Federation, state: State, config: LumosConfig, round_number: int)
     )
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
-        step, values["weights"], gradients, values["optimizer"], config, outputs=2
+        step, values["weights"], gradients, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
 
@@ -387,7 +395,7 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
     """
     prepared: Prepared = state.prepared
     weights = fed.broadcast(state.weights, name="model", grad=False)
-    h = fed.clients.run(detach, embeddings(fed, prepared, weights, config, key=None, grad=False))
+    h = fed.clients.run(detach, embeddings(fed, prepared, weights, config.network, key=None, grad=False))
     if prepared.links is None:
         scores = fed.clients.run(class_scores, prepared.trees, h, weights, target)
     else:
@@ -399,11 +407,12 @@ def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> 
 def compute_client_statistics(fed: Federation, state: State, config: LumosConfig) -> Located:
     """Compute every client's statistics."""
     prepared, values = state.prepared, state.values
-    return fed.clients.run(client_figures, prepared.trees, values["assignment"], values["sent"], config)
+    negatives = config.links.negatives
+    return fed.clients.run(client_figures, prepared.trees, values["assignment"], values["sent"], negatives)
 
 
 def client_figures(
-    trees: ClientTrees, assignment: dict[str, Tensor], sent: dict[str, Tensor], config: LumosConfig
+    trees: ClientTrees, assignment: dict[str, Tensor], sent: dict[str, Tensor], negatives: int
 ) -> dict[str, Tensor]:
     """Return the columns of clients.parquet.
 
@@ -416,7 +425,7 @@ def client_figures(
     receivers = torch.bincount(trees.receivers, minlength=len(assigned))
     moved = assigned + receivers
     if cohort.links is not None:
-        moved = moved + assigned * (1 + config.negatives)
+        moved = moved + assigned * (1 + negatives)
     return {
         "neighbours": torch.bincount(cohort.cross_row, minlength=len(assigned)),
         "kept": assigned,
@@ -518,7 +527,8 @@ METHOD = Method(
         messages=MESSAGES,
         recipients=RECIPIENTS,
     ),
-    defaults={"features": "raw"},
+    offers={"backbone": ("gcn", "gat")},
+    defaults={"features": "raw", "protocols": "simulated"},
     paper_settings={
         "rounds": 300,
         "optimizer": "adam",

@@ -26,11 +26,9 @@ division of the budget and no calibration. Attention has no dropout.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -39,7 +37,6 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
-from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
@@ -47,8 +44,8 @@ from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.common.released import (
     DEFAULTS,
     PAPER,
-    FeatureBoundSettings,
-    NoiseSettings,
+    FeatureBounds,
+    NoiseSeed,
     Prepared,
     Weights,
     by_node,
@@ -62,6 +59,8 @@ from graphfed.methods.common.released import (
 )
 from graphfed.methods.lumos import symmetric
 from graphfed.methods.lumos.symmetric import SymmetricGraph, make_symmetric_graph
+from graphfed.methods.parts import Inputs, Network, Run, Selection, Steps, Training
+from graphfed.methods.settings import settings
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, init_state
@@ -77,20 +76,10 @@ NETWORKS = {"gcn": symmetric.gcn, "gat": symmetric.gat}
 SECONDS_PER_EDGE = {"gcn": 2e-8, "gat": 5e-7}
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class NaiveFedgnnConfig(
-    FeatureBoundSettings,
-    NoiseSettings,
-    groups.LocalStepsSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of naive FedGNN."""
+@settings
+class Release:
+    """What clients release."""
 
-    backbone: Literal["gcn", "gat"] = Field(default="gcn", description="graph network")
     epsilon: float = Field(
         default=2.0,
         gt=0,
@@ -109,6 +98,26 @@ class NaiveFedgnnConfig(
         "random, and the features get less noise; do not take it from private data; none: no bound",
     )
 
+    @property
+    def budget(self) -> float:
+        """The budget of each of features, edges and labels."""
+        return self.epsilon / 3 if self.split_budget else self.epsilon
+
+
+@settings
+class NaiveFedgnnConfig:
+    """The settings of naive FedGNN."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    steps: Steps = Steps()
+    noise: NoiseSeed = NoiseSeed()
+    bounds: FeatureBounds = FeatureBounds()
+    release: Release = Release()
+
 
 #: Edges, and other pairs, that an epoch of link prediction trains on.
 PAIRS = 1 << 18
@@ -123,18 +132,13 @@ def check_graph(graph: Graph, config: NaiveFedgnnConfig) -> None:
     """Raise InputError for a graph with edge weights, or with a feature outside its bounds."""
     if graph.edge_weight is not None:
         raise InputError(NO_WEIGHTS)
-    released.check_graph(graph, config)
+    released.check_features(graph, config.bounds)
 
 
-def epsilon_of(config: NaiveFedgnnConfig) -> float:
-    """Return the budget of each of features, edges and labels."""
-    return config.epsilon / 3 if config.split_budget else config.epsilon
-
-
-def feature_mechanism(width: int, config: NaiveFedgnnConfig) -> Mechanism:
+def feature_mechanism(width: int, release: Release, bounds: FeatureBounds) -> Mechanism:
     """Describe the release of a node's features [F], with F = width."""
-    bounds = config.feature_low, config.feature_high
-    return gaussian_mechanism(epsilon_of(config), config.delta, width, *bounds, config.max_set_features)
+    low, high = bounds.feature_low, bounds.feature_high
+    return gaussian_mechanism(release.budget, release.delta, width, low, high, release.max_set_features)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -145,18 +149,18 @@ def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
     assert cohort.x is not None
     if cohort.edge_weight is not None:
         raise InputError(NO_WEIGHTS)
-    mechanism = feature_mechanism(cohort.num_features, config)
+    mechanism = feature_mechanism(cohort.num_features, config.release, config.bounds)
     assert mechanism.sensitivity is not None
     return gaussian(
         cohort.x,
         cohort.id,
-        noise_of(config),
+        noise_of(config.noise),
         "features",
         gaussian_sigma(mechanism.epsilon, mechanism.delta, mechanism.sensitivity),
-        config.feature_low,
-        config.feature_high,
-        max_set=config.max_set_features,
-        key=fold(config.seed, "naive_fedgnn", "set features"),
+        config.bounds.feature_low,
+        config.bounds.feature_high,
+        max_set=config.release.max_set_features,
+        key=fold(config.run.seed, "naive_fedgnn", "set features"),
     )
 
 
@@ -164,7 +168,7 @@ def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> T
     """Flip the bits that each node reports and pack them; see `privacy.edges`."""
     row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
-    noise, epsilon = noise_of(config), epsilon_of(config)
+    noise, epsilon = noise_of(config.noise), config.release.budget
     return flip_edges(cohort.id, row, neighbour, num_nodes, noise, "edges", epsilon)
 
 
@@ -243,11 +247,9 @@ def select_rows(h: Tensor, released_data: dict[str, Tensor], table: RouteTable) 
     return h.index_select(0, torch.searchsorted(released_data["ids"], table.ids))
 
 
-def embed(
-    prepared_data: ServerData, weights: Weights, config: NaiveFedgnnConfig, dropout: Dropout | None
-) -> Tensor:
+def embed(prepared_data: ServerData, weights: Weights, backbone: str, dropout: Dropout | None) -> Tensor:
     """Compute the last layer's output for every node, [U, H]; to classify, these are logits and H is C."""
-    return NETWORKS[config.backbone](weights, prepared_data.graph, prepared_data.x, dropout)
+    return NETWORKS[backbone](weights, prepared_data.graph, prepared_data.x, dropout)
 
 
 def train(
@@ -260,19 +262,19 @@ def train(
     """Take the steps of a round."""
 
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
-        h = embed(prepared_data, leaves, config, dropout)
+        h = embed(prepared_data, leaves, config.network.backbone, dropout)
         if prepared_data.training is None or prepared_data.target is None:
-            edges, others = draw_pairs(prepared_data.graph, fold(config.seed, "pairs", round_number))
+            edges, others = draw_pairs(prepared_data.graph, fold(config.run.seed, "pairs", round_number))
             return link_loss(pair_products(h, edges), pair_products(h, others))
         return cross_entropy(h[prepared_data.training], prepared_data.target)
 
     return take_steps(weights, optimizer, config, round_number, loss)
 
 
-def logits_of(prepared_data: ServerData, weights: Weights, config: NaiveFedgnnConfig) -> Tensor:
+def logits_of(prepared_data: ServerData, weights: Weights, backbone: str) -> Tensor:
     """Compute the output for every node without dropout."""
     with torch.no_grad():
-        return embed(prepared_data, weights, config, None)
+        return embed(prepared_data, weights, backbone, None)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -281,13 +283,13 @@ def logits_of(prepared_data: ServerData, weights: Weights, config: NaiveFedgnnCo
 def release(fed: Federation, data: Located, route: Route, task: Task, config: NaiveFedgnnConfig) -> Located:
     """Send everything that the clients release, once."""
     n = fed.control(count_nodes, fed.table(route), values={"nodes": int})["nodes"]
-    fed.log(describe_cost(n, task.num_features, config))
-    noise, epsilon = noise_of(config), epsilon_of(config)
+    noise, epsilon = noise_of(config.noise), config.release.budget
+    fed.log(describe_cost(n, task.num_features, epsilon, config.network.backbone))
     features = fed.upload(
         fed.clients.run(noised_features, data, config),
         route,
         name="naive_fedgnn/features",
-        protection=noise.protection(feature_mechanism(task.num_features, config)),
+        protection=noise.protection(feature_mechanism(task.num_features, config.release, config.bounds)),
         grad=False,
     )
     edges = fed.upload(
@@ -301,7 +303,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
     if task.name != CLASSIFICATION:
         return released_data
     labels = fed.upload(
-        fed.clients.run(noised_labels, data, ("train",), epsilon, config),
+        fed.clients.run(noised_labels, data, ("train",), epsilon, config.noise),
         route,
         name="naive_fedgnn/labels",
         protection=noise.protection(label_mechanism(epsilon, task.num_classes)),
@@ -310,19 +312,19 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
     return fed.server.run(add_labels, released_data, labels, fed.table(route))
 
 
-def memory_of(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> float:
+def memory_of(num_nodes: int, width: int, epsilon: float) -> float:
     """Estimate the bytes of the false edges and the features at the server."""
-    false = expected_edges(num_nodes, 0, epsilon_of(config))
+    false = expected_edges(num_nodes, 0, epsilon)
     scalar = torch.finfo(torch.get_default_dtype()).bits // 8
     # A directed edge takes 29 bytes while the CSR matrix is built; features are stored twice.
     return max(2 * false * 29, 2 * false * (4 + scalar)) + 2 * num_nodes * width * scalar
 
 
-def describe_cost(num_nodes: int, width: int, config: NaiveFedgnnConfig) -> str:
+def describe_cost(num_nodes: int, width: int, epsilon: float, backbone: str) -> str:
     """Say how many edges there will be, and what they take."""
-    false = expected_edges(num_nodes, 0, epsilon_of(config))
-    memory = memory_of(num_nodes, width, config)
-    seconds = 2 * false * SECONDS_PER_EDGE[config.backbone]
+    false = expected_edges(num_nodes, 0, epsilon)
+    memory = memory_of(num_nodes, width, epsilon)
+    seconds = 2 * false * SECONDS_PER_EDGE[backbone]
     return (
         f"flipping the bits of {num_nodes} nodes makes about {false:.2g} false edges: about "
         f"{memory / 2**30:.1f} GiB at the server and, on two cores, {seconds:.2g} s an epoch for the edges"
@@ -333,10 +335,10 @@ def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig)
     """Release the data and draw the first weights."""
     route = node_route(fed, data, task)
     released_data = release(fed, data, route, task, config)
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(init_state, config.optimizer, weights),
+        "optimizer": fed.server.run(init_state, config.training.optimizer, weights),
         "released": released_data,
     }
     return build_state(fed, data, task, route, values)
@@ -395,7 +397,7 @@ def round(fed: Federation, state: State, config: NaiveFedgnnConfig, round_number
 
 def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: str) -> Located:
     """Predict at the server and send each client the logits of its nodes, or the embeddings of its pairs."""
-    logits = fed.server.run(logits_of, state.prepared.server, state.weights, config)
+    logits = fed.server.run(logits_of, state.prepared.server, state.weights, config.network.backbone)
     if isinstance(state.prepared, LinkPrepared):
         route = state.prepared.pairs[target]
         rows = fed.server.run(select_rows, logits, state.values["released"], fed.table(route))
@@ -449,6 +451,7 @@ METHOD = Method(
         protection="local differential privacy for features, edges and labels",
         messages=MESSAGES,
     ),
+    offers={"backbone": ("gcn", "gat")},
     defaults=DEFAULTS,
     paper_settings=PAPER,
 )

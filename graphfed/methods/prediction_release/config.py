@@ -3,24 +3,16 @@
 from typing import Self
 
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from graphfed.errors import InputError
-from graphfed.methods import config as groups
-from graphfed.methods.common.released import NoiseSettings
+from graphfed.methods.common.released import NoiseSeed
+from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Selection, Steps, Sums, Training
+from graphfed.methods.settings import settings
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class PredictionReleaseConfig(
-    NoiseSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClassWeightSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of prediction_release."""
+@settings
+class Release:
+    """The release of predicted classes, and what is made of it."""
 
     epsilon: float = Field(
         default=2.0, gt=0, allow_inf_nan=False, description="privacy budget of a node's released class"
@@ -39,10 +31,22 @@ class PredictionReleaseConfig(
         "neighbours of one class, as a number of neighbours",
     )
 
-    @property
-    def architecture(self) -> str:
-        """Name of the network."""
-        return "mlp"
+
+@settings
+class PredictionReleaseConfig:
+    """The settings of prediction_release."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    steps: Steps = Steps()
+    sums: Sums = Sums()
+    protocols: Protocols = Protocols()
+    noise: NoiseSeed = NoiseSeed()
+    release: Release = Release()
 
     @property
     def round_of_release(self) -> int:
@@ -51,17 +55,18 @@ class PredictionReleaseConfig(
         Training ends after `patience` evaluations without improvement. The first evaluation is always an
         improvement, so the round `patience * eval_every` is reached whatever the evaluations give.
         """
-        if self.release_round is not None:
-            return self.release_round
-        half = (self.rounds + 1) // 2
-        return half if self.patience is None else min(half, self.patience * self.eval_every)
+        if self.release.release_round is not None:
+            return self.release.release_round
+        half, patience = (self.run.rounds + 1) // 2, self.training.patience
+        return half if patience is None else min(half, patience * self.training.eval_every)
 
     @model_validator(mode="after")
     def _released_in_a_round(self) -> Self:
-        if self.release_round is not None and self.release_round > self.rounds:
+        number, rounds = self.release.release_round, self.run.rounds
+        if number is not None and number > rounds:
             raise InputError(
-                f"release_round={self.release_round} cannot be used with rounds={self.rounds}: expected at "
-                f"most {self.rounds}, because nothing is released after the last round; set more rounds, or "
-                "leave release_round out"
+                f"release_round={number} cannot be used with rounds={rounds}: expected at most {rounds}, "
+                "because nothing is released after the last round; set more rounds, or leave release_round "
+                "out"
             )
         return self

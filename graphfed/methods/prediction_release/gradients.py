@@ -29,6 +29,7 @@ from graphfed.methods.common.summed_gradients import (
     divide,
     secure_mean,
 )
+from graphfed.methods.parts import Network
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.nn.backbones import Weights
 from graphfed.nn.layers import Dropout
@@ -59,7 +60,7 @@ class GradientSum:
 
 def prepare_together(cohort: Cohort, config: PredictionReleaseConfig) -> Prepared:
     """Prepare the batches for one copy of the weights."""
-    return prepare_shared(cohort, own_view(cohort), config)
+    return prepare_shared(cohort, own_view(cohort), config.network)
 
 
 def prepare_apart(cohort: Cohort, config: PredictionReleaseConfig) -> Prepared:
@@ -67,15 +68,11 @@ def prepare_apart(cohort: Cohort, config: PredictionReleaseConfig) -> Prepared:
     return prepare(cohort, own_view(cohort), None, config, personal=False)
 
 
-def training_loss(
-    prepared: Prepared, weights: Weights, config: PredictionReleaseConfig, round_number: int
-) -> Tensor:
+def training_loss(prepared: Prepared, weights: Weights, network: Network, key: int) -> Tensor:
     """Add up the cross-entropies of a cohort's training nodes, each times the weight of its class."""
     batch = prepared.train
-    # The key of the first step of `local_training.descend`.
-    key = fold(config.seed, "dropout", round_number, 0)
-    dropout = Dropout(config.dropout, key) if config.dropout else None
-    logits = config.network.forward(weights, batch, dropout)
+    dropout = Dropout(network.dropout, key) if network.dropout else None
+    logits = network.kernel.forward(weights, batch, dropout)
     return (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
 
 
@@ -105,9 +102,11 @@ def mean_in_plaintext(
     round_number: int,
 ) -> tuple[Located, Located]:
     """Let the gradients flow back to the server, which adds them up."""
+    # The key of the first step of `local_training.descend`.
+    key = fold(config.run.seed, "dropout", round_number, 0)
     with fed.tape():
         leaves, received = broadcast_leaves(fed, weights)
-        fed.backward(fed.clients.run(training_loss, prepared, received, config, round_number))
+        fed.backward(fed.clients.run(training_loss, prepared, received, config.network, key))
     return received, fed.server.run(divide, fed.gradients(leaves), count, weights)
 
 

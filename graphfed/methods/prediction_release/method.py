@@ -64,6 +64,7 @@ from graphfed.methods.common.local_training import Prepared as Batches
 from graphfed.methods.common.local_training import initial_weights, predict_shared
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.common.split_learning import initial_optimizer, step
+from graphfed.methods.parts import Network
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.methods.prediction_release.gradients import GRADIENTS, training_nodes_of_clients
 from graphfed.methods.prediction_release.release import draw_words, no_evidence, release
@@ -116,10 +117,10 @@ def counts_pairs(cohort: Cohort) -> Tensor:
 
 
 def class_scores(
-    batches: Batches, weights: Weights, evidence: Tensor, config: PredictionReleaseConfig, target: str
+    batches: Batches, weights: Weights, evidence: Tensor, network: Network, target: str
 ) -> Tensor:
     """Combine the network's predictions for a target's nodes with the evidence of neighbours, [n, C]."""
-    own = log_softmax(predict_shared(batches, weights, config, target), 1)
+    own = log_softmax(predict_shared(batches, weights, network, target), 1)
     return own + evidence[batches.targets[target]]
 
 
@@ -128,16 +129,17 @@ def class_scores(
 
 def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseConfig) -> State:
     """Draw the first weights and the noise of the release."""
-    check_sums(fed, config.aggregation, fed.num_clients)
+    protection = config.sums.aggregation
+    check_sums(fed, protection, fed.num_clients)
     has_pairs = fed.clients.run(counts_pairs, data)
     what = ("training nodes that have neighbours",)
     with fed.phase("eval"):  # no cost of training, as for the other counts of contributors
-        check_contributors(fed, has_pairs, what, config.aggregation, name="prediction_release/contributors")
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+        check_contributors(fed, has_pairs, what, protection, name="prediction_release/contributors")
+    weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(initial_optimizer, weights, config),
-        "words": fed.clients.run(draw_words, data, config),
+        "optimizer": fed.server.run(initial_optimizer, weights, config.training),
+        "words": fed.clients.run(draw_words, data, config.noise),
         "evidence": fed.clients.run(no_evidence, data),
     }
     return restore(fed, data, task, config, values)
@@ -151,8 +153,8 @@ def restore(
     values: Mapping[str, Located],
 ) -> State:
     """Rebuild the state of a run that is resumed: no noise is drawn again."""
-    fed.expect("model", initial_weights, task, config, str(fed.device))
-    form = GRADIENTS[config.aggregation]
+    fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
+    form = GRADIENTS[config.sums.aggregation]
     data = fed.clients.run(check_cohort, data)
     batches = fed.clients.run(form.prepare, data, config)
     route = fed.exchange_route(fed.clients.run(remote_ids, data), name="prediction_release/neighbour_ids")
@@ -165,7 +167,7 @@ def round(fed: Federation, state: State, config: PredictionReleaseConfig, round_
     """Train for a round; in the round of the release, predict and release with the weights it begins with."""
     prepared: Prepared = state.prepared
     values = dict(state.values)
-    received, gradient = GRADIENTS[config.aggregation].mean(
+    received, gradient = GRADIENTS[config.sums.aggregation].mean(
         fed, prepared.batches, values["weights"], prepared.train, config, round_number
     )
     if round_number == config.round_of_release:
@@ -180,7 +182,7 @@ def round(fed: Federation, state: State, config: PredictionReleaseConfig, round_
             config,
         )
     values["weights"], values["optimizer"] = fed.server.run(
-        step, values["weights"], gradient, values["optimizer"], config, outputs=2
+        step, values["weights"], gradient, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
 
@@ -189,7 +191,7 @@ def predict(fed: Federation, state: State, config: PredictionReleaseConfig, targ
     """Score the target's nodes at the clients; nothing is released."""
     weights = fed.broadcast(state.weights, name="model", grad=False)
     evidence = state.values["evidence"]
-    return fed.clients.run(class_scores, state.prepared.batches, weights, evidence, config, target)
+    return fed.clients.run(class_scores, state.prepared.batches, weights, evidence, config.network, target)
 
 
 MESSAGES = {
@@ -251,6 +253,7 @@ METHOD = Method(
         "aggregation=secure only their sum",
         messages=MESSAGES,
     ),
+    offers={"backbone": ("mlp",), "local_steps": (1,)},
     # The scale of features would be agreed on from sums of them; the sum of a client with one node is its
     # features.
     defaults={"features": "raw"},

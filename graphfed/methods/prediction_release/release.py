@@ -20,8 +20,9 @@ from graphfed.federation.secure.aggregation import SumForm, protected_sum
 from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared, predict_shared
-from graphfed.methods.common.released import noise_of
+from graphfed.methods.common.released import NoiseSeed, noise_of
 from graphfed.methods.common.remote_neighbours import remote_neighbours
+from graphfed.methods.parts import Network
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.methods.prediction_release.likelihoods import class_likelihoods
 from graphfed.nn.backbones import Weights
@@ -30,13 +31,13 @@ from graphfed.privacy.local import label_mechanism, respond
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def draw_words(cohort: Cohort, config: PredictionReleaseConfig) -> Tensor:
+def draw_words(cohort: Cohort, noise: NoiseSeed) -> Tensor:
     """Draw the word of each node's randomised response, before anything is known that it will hide.
 
     Returns:
         [N] int32.
     """
-    return noise_of(config).words("prediction_release/classes", cohort.id, 1)[:, 0]
+    return noise_of(noise).words("prediction_release/classes", cohort.id, 1)[:, 0]
 
 
 def no_evidence(cohort: Cohort) -> Tensor:
@@ -48,9 +49,9 @@ def no_evidence(cohort: Cohort) -> Tensor:
     return torch.zeros(cohort.num_rows, cohort.num_classes, device=cohort.id.device)
 
 
-def predicted_classes(batches: Prepared, weights: Weights, config: PredictionReleaseConfig) -> Tensor:
+def predicted_classes(batches: Prepared, weights: Weights, network: Network) -> Tensor:
     """Predict the class of every row from its own features, [N] int64."""
-    return predict_shared(batches, weights, config, "all").argmax(1)
+    return predict_shared(batches, weights, network, "all").argmax(1)
 
 
 def released_classes(classes: Tensor, words: Tensor, epsilon: float, num_classes: int) -> Tensor:
@@ -177,13 +178,13 @@ def release(
     Returns:
         At the clients: what its neighbours say about every node, [N, C].
     """
-    run, num_classes = fed.clients.run, task.num_classes
-    classes = run(predicted_classes, batches, weights, config)
+    run, num_classes, epsilon = fed.clients.run, task.num_classes, config.release.epsilon
+    classes = run(predicted_classes, batches, weights, config.network)
     received = fed.exchange(
-        run(released_classes, classes, words, config.epsilon, num_classes),
+        run(released_classes, classes, words, epsilon, num_classes),
         route,
         name="prediction_release/classes",
-        protection=noise_of(config).protection(label_mechanism(config.epsilon, num_classes)),
+        protection=noise_of(config.noise).protection(label_mechanism(epsilon, num_classes)),
         grad=False,
         accept=partial(accept_classes, num_classes),
     )
@@ -193,12 +194,12 @@ def release(
         PAIRS,
         data,
         neighbours,
-        protection=config.aggregation,
+        protection=config.sums.aggregation,
         name="prediction_release/class_counts",
         like=(num_classes,),
         accept=accept_pairs,
     )
-    likelihoods = fed.server.run(class_likelihoods, pairs, config.epsilon, config.smoothing)
+    likelihoods = fed.server.run(class_likelihoods, pairs, epsilon, config.release.smoothing)
     likelihoods = fed.broadcast(
         likelihoods,
         name="prediction_release/likelihoods",
