@@ -2,6 +2,8 @@
 
 import ast
 import contextlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +25,11 @@ SETTINGS = [
 ]
 
 
+#: Values of settings that are no choices, and what a value must have beside it.
+OTHERS = (True, False, 0.5, 1, 2, 1.0)
+BESIDE = {"ddpg": {"policy_file": "policy.safetensors"}}
+
+
 def possible(method: Method, setting: str) -> list[Any]:
     """Some values of a setting, its default first."""
     found: list[Any] = [value(method.configure({}), setting)]
@@ -30,33 +37,20 @@ def possible(method: Method, setting: str) -> list[Any]:
         if leaf.name == setting:
             literals = [each for each in get_args(leaf.field.annotation) if not isinstance(each, type)]
             found += [leaf.field.default, *method.tree.choices(leaf), *literals]
-        found += [
-            each for condition in leaf.conditions if condition.setting == setting for each in condition.values
-        ]
-    offered = method.offers.get(setting)
-    return [each for each in found if offered is None or each in offered]
+    return [each for each in (*found, *OTHERS) if each in method.offers.get(setting, (each,))]
 
 
-def having(method: Method, leaf: Leaf) -> dict[str, Any]:
-    """Settings with which a setting exists."""
-    found: dict[str, Any] = {}
-    for condition in leaf.conditions:
-        for other in (each for each in method.tree.leaves if each.name == condition.setting):
-            fitting = [each for each in possible(method, other.name) if condition.holds(each)]
-            found |= {**having(method, other), other.name: fitting[0]}
-    return found
-
-
-def lacking(method: Method, leaf: Leaf) -> dict[str, Any] | None:
-    """Settings with which a setting does not exist; None if it exists in every run."""
-    for condition in leaf.conditions:
-        for other in (each for each in method.tree.leaves if each.name == condition.setting):
-            for each in (*possible(method, other.name), *([] if other.name in method.offers else [0.5])):
-                settings = {**having(method, other), other.name: each}
-                with contextlib.suppress(InputError, ValidationError):
-                    if leaf.name not in values(method.configure(settings)):
-                        return settings
-    return None
+def runs(method: Method, leaf: Leaf) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Settings that decide whether another one exists, with what is made of them."""
+    deciding = {condition.setting for condition in leaf.conditions}
+    leaves = [each for each in method.tree.leaves if each.name in deciding]
+    beside = [next(runs(method, each))[0] for each in leaves]
+    for chosen in itertools.product(*(possible(method, each.name) for each in leaves)):
+        settings = {name: each for needed in beside for name, each in needed.items()}
+        settings |= {each.name: one for each, one in zip(leaves, chosen, strict=True)}
+        settings |= {name: each for one in chosen for name, each in BESIDE.get(str(one), {}).items()}
+        with contextlib.suppress(InputError, ValidationError):
+            yield settings, method.configure(settings)
 
 
 @pytest.mark.parametrize("name", METHODS.own)
@@ -73,22 +67,22 @@ def test_flat_names_are_unique(name: str) -> None:
 @pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_every_setting_can_be_given_and_read_back(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    config = method.configure(having(method, leaf))
-    assert leaf.name in values(config)
-    again = method.configure({**having(method, leaf), leaf.name: value(config, leaf.name)})
-    assert again == config
+    settings, config = next(run for run in runs(method, leaf) if leaf.name in values(run[1]))
+    given = value(config, leaf.name)
+    assert method.configure({**settings, leaf.name: given}) == config
+    assert method.tree.listed(config)[leaf.name] == given
 
 
 @pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_decides(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    settings = lacking(method, leaf)
-    if settings is None:
-        assert {condition.setting for condition in leaf.conditions}.isdisjoint(method.tree.names)
-        return
+    settings = next((run[0] for run in runs(method, leaf) if leaf.name not in values(run[1])), None)
     same = [each for each in method.tree.leaves if each.name == leaf.name]
-    decides = "|".join(condition.setting for each in same for condition in each.conditions)
-    with pytest.raises(InputError, match=f"^{leaf.name}=.* cannot be used with ({decides})="):
+    decide = {condition.setting for each in same for condition in each.conditions}
+    if settings is None:
+        assert decide.isdisjoint(method.tree.names)
+        return
+    with pytest.raises(InputError, match=f"^{leaf.name}=.* cannot be used with ({'|'.join(decide)})="):
         method.configure({**settings, leaf.name: leaf.field.default})
 
 
