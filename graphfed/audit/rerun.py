@@ -18,8 +18,8 @@ from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.parts import is_simulated
-from graphfed.methods.settings import changed, value
+from graphfed.methods.parts import is_simulated, sum_protection
+from graphfed.methods.settings import changed
 from graphfed.runs.train import agree_before_setup
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
@@ -114,7 +114,7 @@ def rerun(
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
     in_plaintext = training
-    if value(training, "aggregation") is not None:
+    if sum_protection(training) != PLAINTEXT:
         in_plaintext = changed(training, aggregation=PLAINTEXT)
     data, _ = agree_before_setup(fed, data, config.method, task, in_plaintext)
     return Rerun(fed, config.method, data, task, in_plaintext if plaintext else training)

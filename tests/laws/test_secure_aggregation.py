@@ -40,6 +40,7 @@ from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import fields_of
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
 from graphfed.runtime.interrupts import StopRequest
@@ -48,7 +49,7 @@ from graphfed.tasks.outcome import Outcome
 
 def sums(name: str) -> bool:
     """Whether a method has sums over clients at the server, which a setting hides."""
-    return "aggregation" in get_method(name).tree.names
+    return "sums" in fields_of(get_method(name).config)
 
 
 #: Every shipped method that averages at the server, taken from its settings.

@@ -1,27 +1,33 @@
 """The machinery of settings (`methods.settings`), over every setting of every method."""
 
 import ast
-import re
+import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 import graphfed
 from graphfed.errors import InputError
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.settings import Condition, Leaf, changed, value, values
+from graphfed.methods.settings import Leaf, changed, value, values
+
+#: Every setting that a user can give, of every method.
+SETTINGS = [
+    pytest.param(name, leaf, id=f"{name}-{'.'.join(leaf.path)}")
+    for name in METHODS.own
+    for leaf in get_method(name).tree.leaves
+    if leaf.name in get_method(name).tree.names
+]
 
 
-def cases() -> Iterator[Any]:
-    """Every setting that a user can give, of every method."""
-    for name in METHODS.own:
-        method = get_method(name)
-        for leaf in method.tree.leaves:
-            if leaf.name in method.tree.names:
-                yield pytest.param(name, leaf, id=f"{name}-{'.'.join(leaf.path)}")
+#: Values of settings that are no choices, and what a value must have beside it.
+OTHERS = (True, False, 0.5, 1, 2, 1.0)
+BESIDE = {"ddpg": {"policy_file": "policy.safetensors"}}
 
 
 def possible(method: Method, setting: str) -> list[Any]:
@@ -31,23 +37,20 @@ def possible(method: Method, setting: str) -> list[Any]:
         if leaf.name == setting:
             literals = [each for each in get_args(leaf.field.annotation) if not isinstance(each, type)]
             found += [leaf.field.default, *method.tree.choices(leaf), *literals]
-        found += [
-            each for condition in leaf.conditions if condition.setting == setting for each in condition.values
-        ]
-    offered = method.offers.get(setting)
-    return [each for each in found if offered is None or each in offered]
+    return [each for each in (*found, *OTHERS) if each in method.offers.get(setting, (each,))]
 
 
-def having(method: Method, conditions: tuple[Condition, ...], holds: bool = True) -> dict[str, Any]:
-    """Settings with which conditions hold, or the last one does not."""
-    found: dict[str, Any] = {}
-    for number, condition in enumerate(conditions, 1):
-        wanted = holds or number < len(conditions)
-        leaf = next((leaf for leaf in method.tree.leaves if leaf.name == condition.setting), None)
-        if leaf is not None:
-            fitting = [each for each in possible(method, leaf.name) if condition.holds(each) == wanted]
-            found |= {**having(method, leaf.conditions), leaf.name: fitting[0]}
-    return found
+def runs(method: Method, leaf: Leaf) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Settings that decide whether another one exists, with what is made of them."""
+    deciding = {condition.setting for condition in leaf.conditions}
+    leaves = [each for each in method.tree.leaves if each.name in deciding]
+    beside = [next(runs(method, each))[0] for each in leaves]
+    for chosen in itertools.product(*(possible(method, each.name) for each in leaves)):
+        settings = {name: each for needed in beside for name, each in needed.items()}
+        settings |= {each.name: one for each, one in zip(leaves, chosen, strict=True)}
+        settings |= {name: each for one in chosen for name, each in BESIDE.get(str(one), {}).items()}
+        with contextlib.suppress(InputError, ValidationError):
+            yield settings, method.configure(settings)
 
 
 @pytest.mark.parametrize("name", METHODS.own)
@@ -61,30 +64,26 @@ def test_flat_names_are_unique(name: str) -> None:
         assert len({leaf.conditions for leaf in same}) == len(same), setting
 
 
-@pytest.mark.parametrize(("name", "leaf"), cases())
+@pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_every_setting_can_be_given_and_read_back(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    config = method.configure(having(method, leaf.conditions))
+    settings, config = next(run for run in runs(method, leaf) if leaf.name in values(run[1]))
     given = value(config, leaf.name)
-    again = method.configure({**having(method, leaf.conditions), leaf.name: given})
-    assert leaf.name in values(config)
-    assert values(again) == values(config)
+    assert method.configure({**settings, leaf.name: given}) == config
+    assert method.tree.listed(config)[leaf.name] == given
 
 
-@pytest.mark.parametrize(("name", "leaf"), [case for case in cases() if case.values[1].conditions])
+@pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_decides(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    config = method.configure(having(method, leaf.conditions, holds=False))
-    assert leaf.name not in values(config)
-    with pytest.raises(InputError) as refused:
-        method.configure({**having(method, leaf.conditions, holds=False), leaf.name: leaf.field.default})
-    decides = {
-        condition.setting
-        for each in method.tree.leaves
-        if each.name == leaf.name
-        for condition in each.conditions
-    }
-    assert re.match(rf"{leaf.name}=.* cannot be used with ({'|'.join(decides)})=", str(refused.value))
+    settings = next((run[0] for run in runs(method, leaf) if leaf.name not in values(run[1])), None)
+    same = [each for each in method.tree.leaves if each.name == leaf.name]
+    decide = {condition.setting for each in same for condition in each.conditions}
+    if settings is None:
+        assert decide.isdisjoint(method.tree.names)
+        return
+    with pytest.raises(InputError, match=f"^{leaf.name}=.* cannot be used with ({'|'.join(decide)})="):
+        method.configure({**settings, leaf.name: leaf.field.default})
 
 
 @pytest.mark.parametrize("name", METHODS.own)
