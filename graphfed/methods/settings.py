@@ -218,7 +218,7 @@ class Tree:
         return tuple(leaf for leaf in self._leaves_of(self.root, (), ()) if self._can_exist(leaf))
 
     def _can_exist(self, leaf: Leaf) -> bool:
-        """Return whether the values that the method offers of other settings fulfil a setting's conditions."""
+        """Return whether values that the method offers of other settings fulfil a setting's conditions."""
         return all(
             condition.setting not in self.offers
             or any(condition.holds(value) for value in self.offers[condition.setting])
