@@ -51,7 +51,9 @@ def settings(cls: type[C]) -> type[C]:
 
 @dataclass(frozen=True)
 class Condition:
-    """That another setting has one of some values. A method that does not have it fulfils the condition."""
+    """That another setting has one of some values; None if it does not exist in the run. A method without the
+    other setting fulfils the condition.
+    """
 
     setting: str
     values: tuple[object, ...]
@@ -122,7 +124,7 @@ def _existing(config: Any) -> Mapping[str, Any]:
     def exists(name: str) -> bool:
         return all(
             condition.setting not in known
-            or (exists(condition.setting) and condition.holds(known[condition.setting][0]))
+            or condition.holds(known[condition.setting][0] if exists(condition.setting) else None)
             for condition in known[name][1]
         )
 
