@@ -378,7 +378,7 @@ class Rounds:
         split = make_time_split(cut, "default", STEPS, STEPS)
         assert split.train == windows, (split.train, windows)
         self.edges = cut.adjacency.nnz
-        self.config = CNFGNN.config(**default_settings(CNFGNN), network=NETWORK, precision=precision)
+        self.config = CNFGNN.configure({"network": NETWORK, "precision": precision}, default_settings(CNFGNN))
         self.fed = stacked(sensors)
         series = self.fed.locate(CLIENTS, "series", [make_series(cut, split, range(sensors))])
         data = SensorData(series, self.fed.locate(SERVER, "network", [make_network(cut, split)]))

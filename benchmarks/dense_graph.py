@@ -86,8 +86,8 @@ def measure(name: str, tiny: bool) -> dict[str, Any]:
     method_name, graph, settings = CASES[name]
     inputs = make_inputs(graph, tiny)
     method = get_method(method_name)
-    settings = {**default_settings(method, preset="default"), "rounds": WARM_UP + ROUNDS, **settings}
-    config: Any = method.config(**settings)
+    settings = {"rounds": WARM_UP + ROUNDS, **settings}
+    config = method.configure(settings, default_settings(method))
     fed = stacked(inputs.partition.num_clients)
     cohort = make_cohort(inputs.graph, inputs.split, inputs.partition, fed.workers[0])
     data = fed.locate(CLIENTS, "data", [as_configured(cohort, config)])

@@ -60,10 +60,10 @@ def measure(name: str, nodes: int, device: str, options: argparse.Namespace) -> 
     else:
         asked |= {"data": "roads"}
         settings |= {"data.weeks": 1, "every": 64 if options.tiny else 16}
-    fields = method.config.__pydantic_fields__
-    settings |= {"eval_every": 1} if "eval_every" in fields else {}
-    settings |= {"feature_low": -4.0, "feature_high": 4.0} if "feature_low" in fields else {}
-    settings |= {"noise_seed": 0} if "noise_seed" in fields else {}
+    names = method.tree.names
+    settings |= {"eval_every": 1} if "eval_every" in names else {}
+    settings |= {"feature_low": -4.0, "feature_high": 4.0} if "feature_low" in names else {}
+    settings |= {"noise_seed": 0} if "noise_seed" in names else {}
     if device != "cpu":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

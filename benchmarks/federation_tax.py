@@ -81,10 +81,10 @@ class Plan:
 def on_every_row(prepared: Prepared, config: AloneConfig) -> Prepared:
     """Train without pruning: every row is computed, and only training nodes have a weight in the loss."""
     view, train = prepared.view, prepared.targets["train"]
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
+    make_block = config.network.kernel.blocks(view.ids, view.degree, config.network.attention_heads)
     weight = torch.zeros(len(view.ids)).index_fill(0, train, 1 / len(train))
     rows = torch.arange(len(view.ids))
-    batch = make_batch(view, rows, config.layers, make_block, weight=weight, per_client=True)
+    batch = make_batch(view, rows, config.network.layers, make_block, weight=weight, per_client=True)
     return replace(prepared, train=batch, pairs=batch.pairs)
 
 
@@ -138,7 +138,7 @@ def check_pyg(plan: Plan) -> dict[str, float]:
     ours = weights_of(run(central, everything, config), [0])
     ours = {k.removeprefix("0/"): w for k, w in ours.items()}
     loop = CentralLoop(plan.graph, plan.split, p=0.0, input_dropout=True, adam=False)
-    loop.model.start_from(initial_weights(task, config, "cpu"))
+    loop.model.start_from(initial_weights(task, config.network, config.run.seed, "cpu"))
     loop.timed(5, 0)
     gaps["central and a PyG program"] = assert_equal("central and PyG", ours, loop.model.graphfed_weights())
 
@@ -149,7 +149,7 @@ def check_pyg(plan: Plan) -> dict[str, float]:
     config = config_of(fedavg, rounds=2, eval_every=2, local_steps=3, dropout=0.0)
     inputs = make_inputs(plan.graph, plan.split, 10)
     federated = FederatedLoop(inputs, steps=3, p=0.0, input_dropout=True)
-    federated.model.start_from(initial_weights(task, config, "cpu"))
+    federated.model.start_from(initial_weights(task, config.network, config.run.seed, "cpu"))
     federated.timed(2, 0)
     ours = weights_of(run(fedavg, inputs, config))
     gaps["fedavg and a PyG loop over 10 clients"] = assert_equal(

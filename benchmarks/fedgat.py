@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
 from graphfed.methods.fedgat.receptive_fields import first_neighbourhood
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import changed
 from graphfed.runtime.local import stacked
 from graphfed.tasks.registry import default_settings
 
@@ -56,7 +57,7 @@ SETTINGS = {
     "dropout": 0.0,
 }
 #: FedAvg, whose clients take steps; the other rule is FedGAT's own, of gradients.
-AVERAGED = {**SETTINGS, "rule": "fedavg"}
+AVERAGED = {"rule": "fedavg"}
 STEPS = (1, 3)
 GIB = 2**30
 
@@ -99,9 +100,8 @@ class Case:
     """A method after set-up on a graph."""
 
     def __init__(self, method: Method, inputs: Inputs, **settings: Any) -> None:
-        known = {field.name for field in fields(method.config)}
-        common = {name: value for name, value in SETTINGS.items() if name in known}
-        self.config: Any = method.config(**{**default_settings(method, preset="paper"), **common, **settings})
+        defaults = {**default_settings(method, preset="paper"), **SETTINGS}
+        self.config: Any = method.configure(settings, defaults)
         self.method = method
         self.steps = STEPS if settings.get("rule") == "fedavg" else (1,)
         self.fed, self.data, self.task = places(inputs, self.config)
@@ -113,7 +113,7 @@ class Case:
     def round(self, steps: int) -> float:
         """Return the seconds of one round."""
         self.number += 1
-        config, began = replace(self.config, local_steps=steps), time.perf_counter()
+        config, began = changed(self.config, local_steps=steps), time.perf_counter()
         self.state = self.method.round(self.fed, self.state, config, self.number)
         return time.perf_counter() - began
 
@@ -160,11 +160,11 @@ def check_in_float64(world: World, folder: str | None) -> float:
 
 def predicted_sizes(inputs: Inputs, form: str) -> dict[str, float]:
     """Return the size of the message and the largest memory in GiB, as a run predicts them."""
-    config = FEDGAT.config(**{**SETTINGS, "form": form, "evaluation": "direct"})
+    config = FEDGAT.configure({"form": form, "evaluation": "direct"}, SETTINGS)
     fed, data, task = places(inputs, config)
-    data = fed.clients.run(fedgat.kept_edges, data, config)
+    data = fed.clients.run(fedgat.kept_edges, data, config.exchange.edges, config.run.seed)
     _, graph = pretraining.upload(fed, data, task)
-    asked = pretraining.ask(fed, graph, fed.clients.run(first_neighbourhood, data, config.layers))
+    asked = pretraining.ask(fed, graph, fed.clients.run(first_neighbourhood, data, config.network.layers))
     table = fed.table(asked.route)
     sent_bytes = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
     memory = pretraining.memory_of(sent_bytes["once"], sent_bytes["sent"], True)
@@ -174,7 +174,7 @@ def predicted_sizes(inputs: Inputs, form: str) -> dict[str, float]:
 
 def refusal(inputs: Inputs, form: str) -> str | None:
     """Return the error of a run for which there is too little memory."""
-    config = FEDGAT.config(**{**SETTINGS, "form": form})
+    config = FEDGAT.configure({"form": form}, SETTINGS)
     try:
         FEDGAT.setup(*places(inputs, config), config)
     except InputError as error:
@@ -259,7 +259,7 @@ def measure_memory(world: World, folder: str | None) -> dict[str, float]:
     """Return the peak memory of this process in GiB above the loaded data: when the clients have the message
     and are ready to train, after rounds of training, and after all predictions."""
     inputs = world.inputs(folder)
-    places(inputs, FEDGAT.config(**SETTINGS))
+    places(inputs, FEDGAT.configure({}, SETTINGS))
     before = peak_gib()
     vectors = Case(FEDGAT, inputs, **AVERAGED, evaluation="message")
     found = {"data": before, "set up": peak_gib() - before}

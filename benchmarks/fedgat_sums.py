@@ -23,7 +23,6 @@ to 1e-4. The files of Cora are needed (GRAPHFED_DATA); --tiny takes a generated 
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +82,8 @@ class Case:
     def __init__(self, name: str, inputs: Inputs) -> None:
         method_name, settings = CASES[name]
         self.method = get_method(method_name)
-        known = {field.name for field in fields(self.method.config)}
-        common = {key: value for key, value in SETTINGS.items() if key in known}
-        defaults = default_settings(self.method, preset="default")
-        self.config: Any = self.method.config(**{**defaults, **common, **settings})
+        defaults = {**default_settings(self.method), **SETTINGS}
+        self.config: Any = self.method.configure(settings, defaults)
         if self.method.pooled:
             whole = from_assignment(inputs.graph, np.zeros(inputs.graph.num_nodes, dtype=int), num_clients=1)
             inputs = Inputs(inputs.graph, inputs.split, whole)

@@ -24,7 +24,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,7 @@ from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.common.local_training import own_view, predict_shared, prepare
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import only_those
 from graphfed.tasks.registry import default_settings
 
 FEDGRAPH, CENTRAL = get_method("fedgraph"), get_method("central")
@@ -72,14 +72,14 @@ def check_in_float64() -> float:
         assert isinstance(graph, Graph)
         split = make_split(graph, "random:0.6,0.2,0.2", 0)
         inputs = Inputs(graph, split, partition(graph, "random", 3, 0))
-        config = FEDGRAPH.config(
-            **default_settings(FEDGRAPH, preset="paper") | {"rounds": 5, "sent_embeddings": "all"}
+        config = FEDGRAPH.configure(
+            {"rounds": 5, "sent_embeddings": "all"}, default_settings(FEDGRAPH, preset="paper")
         )
         outcome = run(FEDGRAPH, inputs, config)
         whole = from_assignment(graph, np.zeros(graph.num_nodes, dtype=np.int64), num_clients=1)
         cohort = make_cohort(graph, split, whole, [0])
         prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
-        central = predict_shared(prepared, dict(outcome.state.weights.parts[0]), config, "all")
+        central = predict_shared(prepared, dict(outcome.state.weights.parts[0]), config.network, "all")
         logits = torch.cat([part for _, part in outcome.predictions.parts])
         gap = float((logits - central[torch.from_numpy(inputs.partition.held_id)]).abs().max())
         assert gap <= 1e-10, f"the logits of three clients and of one differ by {gap:.2e}"
@@ -108,9 +108,8 @@ def timed_policies(partitioned: Inputs, pooled: Inputs, rounds: int, turns: int)
     modelled: dict[str, float] = {}
     for _ in range(turns):
         for name, (method, inputs, settings) in {"central": (CENTRAL, pooled, {}), **cases}.items():
-            known = {field.name for field in fields(method.config)}
-            shared = {key: value for key, value in SETTINGS.items() if key in known}
-            config = method.config(**{**shared, **settings, "rounds": rounds})
+            shared = only_those(method.tree.names, SETTINGS)
+            config = method.configure({**shared, **settings, "rounds": rounds})
             timed = timed_run(method, inputs, config)
             times.setdefault(name, []).append(timed.rounds)
             if method is FEDGRAPH:
@@ -129,7 +128,7 @@ def world(copies: str, graph: Graph, split: Split) -> Inputs:
 def episode(inputs: Inputs, rounds: int) -> dict[str, float]:
     """Return the seconds of an episode's rounds, each with a score of the validation nodes: with the threads
     of the other cases, and with one thread for each core."""
-    config = FEDGRAPH.config(**{**SETTINGS, "policy": "constant", "rounds": rounds})
+    config = FEDGRAPH.configure({**SETTINGS, "policy": "constant", "rounds": rounds})
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
     found: dict[str, float] = {"rounds": rounds}
     try:
@@ -151,10 +150,10 @@ def large(nodes: int, degree: float, rounds: int) -> dict[str, Any]:
     made = time.perf_counter() - began
     before = peak_gib()
     settings = {
-        "hidden": 128, "dropout": 0.2, "lr": 1e-4, "batch": 256, "probability": 0.1,
+        "hidden": 128, "dropout": 0.2, "lr": 1e-4, "policy": "constant", "batch": 256, "probability": 0.1,
         "rounds": rounds, "eval_every": rounds,
     }  # fmt: skip
-    outcome = run(FEDGRAPH, inputs, FEDGRAPH.config(**{**SETTINGS, **settings}))
+    outcome = run(FEDGRAPH, inputs, FEDGRAPH.configure({**SETTINGS, **settings}))
     ends = [line["seconds"] for line in outcome.history[:-1]]
     return {
         "nodes": graph.num_nodes,

@@ -35,7 +35,7 @@ from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_INDEX, Link
 from graphfed.methods.base import State, Task
 from graphfed.methods.fedgraph.balance import MEASURED_ROUNDS, REPEATS
-from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig, ModelledTime
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.policy.learning import learn_policy
 from graphfed.random import fold, uniform
@@ -176,7 +176,7 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
         state = METHOD.round(fed, state, config, number)
         seconds.append(time.perf_counter() - began)
         machine.is_slow = False
-        for part in fed.local_parts(state.values["balance"]) if config.policy == "balanced" else ():
+        for part in fed.local_parts(state.values["balance"]) if config.sampling.policy == "balanced" else ():
             found.update({name: part[name].tolist() for name in KEPT})
         return state
 
@@ -185,7 +185,7 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
         replace(METHOD, round=timed_round),
         kind.located(fed, here, []),
         Task(**arguments["task"]),
-        FedGraphConfig(**arguments["config"]),
+        METHOD.configure(arguments["config"]),
     )
     return {"of_server": json.dumps([outcome.history, seconds, found]) if fed.server_is_here else None}
 
@@ -195,7 +195,7 @@ def train_slowly(fed: Federation, arguments: Mapping[str, Any], log: Callable[[A
 
 def machines() -> list[tuple[float, float]]:
     """Return each client's factor and bandwidth, by the draws of the time model."""
-    default, clients = FedGraphConfig(), torch.arange(CLIENTS)
+    default, clients = ModelledTime(), torch.arange(CLIENTS)
     draws = {
         purpose: default.spread ** (2 * uniform(fold(0, "fedgraph", purpose), clients)[:, 0] - 1)
         for purpose in ("speed", "bandwidth")
@@ -237,7 +237,7 @@ def run(
     running: Workers, folder: Path, config: Any, inputs: Any, each: Sequence[tuple[float, float]]
 ) -> tuple[list[Any], ...]:
     """Return history, seconds of every round, and what `balanced` has found, of a run in processes."""
-    common = {"config": asdict(config.training), "task": asdict(inputs.task(config.task))}
+    common = {"config": METHOD.tree.listed(config.settings), "task": asdict(inputs.task(config.task))}
     arguments: dict[int, dict[str, Any]] = {SERVER_INDEX: {**common, "data": None, "machine": (1.0, 1e12)}}
     kind = get_task("classification").data
     for k, part in enumerate(inputs.parts(config, running.workers)):

@@ -28,6 +28,7 @@ from graphfed.federation import CLIENTS
 from graphfed.federation.cohort import make_cohort
 from graphfed.files import write_json
 from graphfed.methods.base import Method, Task
+from graphfed.methods.parts import is_simulated
 from graphfed.nn.sparse import SparseWeights
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -96,13 +97,13 @@ def make_inputs(graph: Graph, split: Split, clients: int, seed: int = 0) -> Inpu
 
 def config_of(method: Method, **settings: Any) -> Any:
     """Return the method's config: its own defaults, then W1, then `settings`."""
-    return method.config(**{**default_settings(method, preset="paper"), **W1, **settings})
+    return method.configure(settings, {**default_settings(method, preset="paper"), **W1})
 
 
 def run(method: Method, inputs: Inputs, config: Any, *, each_alone: bool = False) -> Outcome:
     """Do a whole run in this process. each_alone: one client after the other instead of all stacked."""
     place = one_at_a_time if each_alone else stacked
-    fed = place(inputs.partition.num_clients, simulated=config.simulated)
+    fed = place(inputs.partition.num_clients, simulated=is_simulated(config))
     cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, worker) for worker in fed.workers]
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
     return train(fed, method, fed.locate(CLIENTS, "data", cohorts), task, config)

@@ -222,7 +222,7 @@ def epochs(graph: Graph, split: Split, hidden: int, rounds: int) -> dict[str, An
             "dropout": 0.0,
             "pooling": pooling,
         }
-        config = method.config(**{**default_settings(method, preset="paper"), **settings})
+        config = method.configure(settings, default_settings(method, preset="paper"))
         with Workers([(0,), (1,)]) as clients:
             outcome, ledger = train_in_processes(method, cohorts, task, config, clients=clients)
         times[case] = [[outcome.seconds["train"] / rounds]]

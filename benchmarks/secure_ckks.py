@@ -99,7 +99,7 @@ def exchange(inputs: Inputs, way: str) -> tuple[float, list[torch.Tensor], Feder
     cohorts = [make_cohort(inputs.graph, inputs.split, inputs.partition, worker) for worker in fed.workers]
     data = fed.locate(CLIENTS, "data", cohorts)
     protection: Literal["plaintext", "encrypted"] = "plaintext" if way == "clear" else "encrypted"
-    config = fedgcn.FedGCNConfig(exchange=protection)
+    config = fedgcn.METHOD.configure({"exchange": protection})
     task = Task(inputs.graph.num_features, inputs.graph.num_classes)
     seconds, received = timed(lambda: fedgcn.exchange_sums(fed, data, task, config).parts[0])
     return seconds, [densify(received.sums), received.degree], fed

@@ -50,7 +50,7 @@ def settings(rounds: int, aggregation: str, **more: Any) -> Any:
     method = get_method("sapgnn")
     # Scored once, at the end, because only training epochs are timed.
     options = {"rounds": rounds, "eval_every": rounds, "aggregation": aggregation, **more}
-    return method.config(**{**default_settings(method, preset="paper"), **options})
+    return method.configure(options, default_settings(method, preset="paper"))
 
 
 def make_inputs(graph: Graph, split: Split, clients: int) -> Inputs:

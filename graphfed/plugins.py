@@ -1,9 +1,9 @@
-"""Methods, data sets, partitions and audits that other packages and files add to graphfed's own.
+"""Methods, rules, data sets, partitions and audits that other packages and files add to graphfed's own.
 
-An installed distribution names what it adds in entry points of four groups: ``graphfed.methods``,
-``graphfed.datasets``, ``graphfed.partitions`` and ``graphfed.audits``. A module that belongs to no such
-distribution is given to `load_plugin` (on the command line ``--plugin``) and declares the same things in
-variables: METHOD or METHODS, DATASETS, PARTITIONS, CHECK or CHECKS.
+An installed distribution names what it adds in entry points of five groups: ``graphfed.methods``,
+``graphfed.rules``, ``graphfed.datasets``, ``graphfed.partitions`` and ``graphfed.audits``. A module that
+belongs to no such distribution is given to `load_plugin` (on the command line ``--plugin``) and declares the
+same things in variables: METHOD or METHODS, RULE or RULES, DATASETS, PARTITIONS, CHECK or CHECKS.
 
 Reading the entry points imports no code of a plug-in. They are read when a name is asked for that graphfed
 does not have, or when all names are listed; a plug-in is imported when something of it is used.
@@ -29,10 +29,10 @@ from graphfed.terminal import say
 
 T = TypeVar("T")
 
-#: What the name of a plug-in's method, data set, partition or audit looks like.
+#: What the name of a plug-in's method, rule, data set, partition or audit looks like.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 #: What a module declares that is given to `load_plugin`.
-_DECLARED = ("METHOD", "METHODS", "DATASETS", "PARTITIONS", "CHECK", "CHECKS")
+_DECLARED = ("METHOD", "METHODS", "RULE", "RULES", "DATASETS", "PARTITIONS", "CHECK", "CHECKS")
 
 
 @dataclass(frozen=True)
@@ -301,10 +301,11 @@ _WARNED: set[str] = set()
 
 
 def load_plugin(module: str | os.PathLike[str]) -> None:
-    """Make what a module declares known to this process: methods, data sets, partitions, audits.
+    """Make what a module declares known to this process: methods, rules, data sets, partitions, audits.
 
     The module declares ``METHOD = Method(...)``, or by name ``METHODS = {...}``, ``DATASETS = {...}``,
-    ``PARTITIONS = {...}``; an audit is a ``CHECK``, or several are ``CHECKS``.
+    ``PARTITIONS = {...}``; a rule is a ``RULE``, an audit a ``CHECK``, or several are ``RULES`` and
+    ``CHECKS``.
 
     Args:
         module: The path of a Python file, which ends in .py, or the name of a module that Python finds. The

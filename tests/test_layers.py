@@ -159,7 +159,7 @@ UNAWARE = ("methods", "tasks", "report", "audit", "cli")
 
 
 def test_nothing_above_the_federation_branches_on_a_protection():
-    """Only the setting of the federation itself is read: CommonSettings.simulated."""
+    """Only the setting of the federation itself is read: parts.is_simulated."""
     found = []
     for name, path in modules().items():
         if name.split(".")[1:2] and name.split(".")[1] in UNAWARE:
@@ -167,4 +167,4 @@ def test_nothing_above_the_federation_branches_on_a_protection():
                 if isinstance(node, ast.Compare | ast.MatchValue):
                     words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)} & PROTECTIONS
                     found += [(name, ast.unparse(node))] * bool(words)
-    assert found == [("graphfed.methods.config", "self.protocols == 'simulated'")]
+    assert found == [("graphfed.methods.parts", "value(config, 'protocols') == 'simulated'")]

@@ -27,7 +27,7 @@ from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.deployment import participant
 from graphfed.methods.common import feature_scaling
-from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs import train
 from graphfed.tasks.evaluation import SECURE_MESSAGES
@@ -89,7 +89,7 @@ class MessagesTable(Directive):
         alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
         for name in METHODS.own:
             alike.setdefault(tuple(get_method(name).sends.messages.items()), []).append(name)
-        aligned = [name for name in METHODS.own if issubclass(get_method(name).config, AlignmentSettings)]
+        aligned = [name for name in METHODS.own if "node_ids" in get_method(name).tree.names]
         tables = [
             ("Every deployed run", tuple(participant.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),

@@ -7,7 +7,7 @@ compare their results with these.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 from torch import Tensor
@@ -18,7 +18,8 @@ from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.transfer import Options
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.config import AggregationSettings
+from graphfed.methods.parts import is_simulated, sum_protection
+from graphfed.methods.settings import changed
 from graphfed.runs.train import agree_before_setup
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task
@@ -103,9 +104,9 @@ def rerun(
         plaintext: Whether sums are computed in plaintext, too, which gives the same values.
         simulated: Whether secure protocols are simulated; None for as in the run.
     """
-    training: Any = config.training
+    training = config.settings
     if simulated is None:
-        simulated = training.simulated
+        simulated = is_simulated(training)
     fed = _Federation(
         [tuple(range(inputs.clients_of(config.method)))], device=config.device, simulated=simulated
     )
@@ -113,7 +114,7 @@ def rerun(
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
     in_plaintext = training
-    if isinstance(training, AggregationSettings):
-        in_plaintext = replace(training, aggregation=PLAINTEXT)
+    if sum_protection(training) != PLAINTEXT:
+        in_plaintext = changed(training, aggregation=PLAINTEXT)
     data, _ = agree_before_setup(fed, data, config.method, task, in_plaintext)
     return Rerun(fed, config.method, data, task, in_plaintext if plaintext else training)

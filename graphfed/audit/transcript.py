@@ -18,6 +18,7 @@ from graphfed.errors import GraphfedError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.link import SERVER_INDEX, Message, Pair
+from graphfed.methods.parts import is_simulated
 from graphfed.nn.sparse import SparseMatrix, SparseWeights
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def record_rounds(
     fed = _Recording(
         inputs.clients_of(config.method),
         config.device,
-        simulated=config.training.simulated,
+        simulated=is_simulated(config.settings),
         keep=keep or (lambda transfer: transfer.payload),
         rounds=np.inf if rounds is None else rounds,
         most_bytes=most_bytes,
@@ -175,7 +176,7 @@ def record_rounds(
     parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     try:
-        train(fed, config.method, data, inputs.task(config.task), config.training, on_event=on_event)
+        train(fed, config.method, data, inputs.task(config.task), config.settings, on_event=on_event)
         complete = True
     except _EnoughError:
         complete = False

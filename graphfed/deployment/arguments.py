@@ -2,16 +2,14 @@
 no participant runs whoever asks for it.
 """
 
-import dataclasses
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.common.released import NoiseSettings
-from graphfed.methods.config import CommonSettings
+from graphfed.methods.settings import value
 from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
 from graphfed.runtime.nvflare.requests import Asked, check_name, checked
@@ -79,7 +77,7 @@ def check_arguments(content: JsonObject, num_clients: int) -> None:
         )
 
 
-def check_deployable(method: Method, config: CommonSettings, split: str) -> None:
+def check_deployable(method: Method, config: Any, split: str) -> None:
     """Refuse what hides nothing from real participants, and what no participant of a deployment can do.
 
     The coordinator's program and every participant that is not in a rehearsal check this.
@@ -100,14 +98,14 @@ def check_deployable(method: Method, config: CommonSettings, split: str) -> None
             f"{method.name} needs the data of all clients in one place; choose another method for a "
             "deployment"
         )
-    for field in dataclasses.fields(config):
-        if getattr(config, field.name) == "simulated":
-            others = [choice for choice in get_args(field.type) if choice != "simulated"]
+    for leaf in method.tree.leaves:
+        if value(config, leaf.name) == "simulated":
+            others = [choice for choice in get_args(leaf.field.annotation) if choice != "simulated"]
             raise InputError(
-                f"{field.name}=simulated hides nothing from real participants; choose {' or '.join(others)}, "
-                f"as in --set {field.name}={others[0]}"
+                f"{leaf.name}=simulated hides nothing from real participants; choose {' or '.join(others)}, "
+                f"as in --set {leaf.name}={others[0]}"
             )
-    if isinstance(config, NoiseSettings) and config.noise_seed is not None:
+    if value(config, "noise_seed") is not None:
         raise InputError(
             "noise_seed hides nothing from real participants: anybody who knows it can remove the noise; "
             "leave it out, and the noise comes from the entropy of each machine"

@@ -5,7 +5,6 @@ ledger and the server's part of the model. Predictions and the ledgers of the si
 (`graphfed.deployment.participant`).
 """
 
-import dataclasses
 import hashlib
 import json
 import secrets
@@ -13,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +22,7 @@ from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject, write_bytes, write_json
 from graphfed.methods.base import Method
-from graphfed.methods.config import CommonSettings, ProtocolSettings
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import Plugin, check_plugins, code_digest
 from graphfed.runs import folder as files
@@ -89,7 +89,7 @@ def deploy(
                 "machine to 'graphfed site start'; leave it out"
             )
     given = {**(settings or {}), **more}
-    if method is not None and issubclass(get_method(method).config, ProtocolSettings):
+    if method is not None and "protocols" in get_method(method).tree.names:
         given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
     chosen, config, split_seed = checked_training(method, given, rounds, seed)
     check_deployable(chosen, config, split)
@@ -172,7 +172,7 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     return f"runs/{asked['run']}/predictions-{stamp}.parquet"
 
 
-def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, CommonSettings, StartupKit]:
+def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Any, StartupKit]:
     """Read what was asked of a deployed run, and its startup kit.
 
     InputError for a damaged manifest or a missing startup kit.
@@ -184,7 +184,7 @@ def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Comm
         return (
             asked,
             method,
-            method.config(**config["training"]),
+            method.configure(config["training"]),
             load_startup_kit(Path(asked["startup_kit"])),
         )
     except (TypeError, ValueError) as error:
@@ -194,7 +194,7 @@ def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Comm
 def request(
     project: Project,
     method: Method,
-    config: CommonSettings,
+    config: Any,
     *,
     run: str,
     checkpoint_every: float,
@@ -218,7 +218,7 @@ def request(
         "run": run,
         "method": method.name,
         "plugin": _named(METHODS.plugin(method.name), METHODS.module(method.name)),
-        "config": dataclasses.asdict(config),
+        "config": method.tree.listed(config),
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "split": split,
         "split_seed": split_seed,
@@ -229,7 +229,7 @@ def request(
         "rehearsal": rehearsal,
     }
     workers = [list(worker) for worker in project.workers]
-    simulated = config.simulated  # only in a rehearsal
+    simulated = is_simulated(config)  # only in a rehearsal
     return {
         "run": run,
         "program": "train",
@@ -280,7 +280,7 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
 def _run_to_end(
     folder: Path,
     method: Method,
-    config: CommonSettings,
+    config: Any,
     startup_kit: StartupKit,
     asked: JsonObject,
     progress: bool,
@@ -318,7 +318,7 @@ def _write(
     folder: Path,
     served: Path,
     method: Method,
-    config: CommonSettings,
+    config: Any,
     startup_kit: StartupKit,
     asked: JsonObject,
     verified: JsonObject,
@@ -348,7 +348,7 @@ def _write(
         partition="sites",
         rounds=server_result["rounds"],
         best_round=server_result["best_round"],
-        seed=config.seed,
+        seed=config.run.seed,
         runtime="nvflare",
         val=server_result["val"],
         test=server_result["test"],
@@ -378,7 +378,7 @@ def _write(
 
 
 def _manifest(
-    method: Method, config: CommonSettings, startup_kit: StartupKit, asked: JsonObject, command: str
+    method: Method, config: Any, startup_kit: StartupKit, asked: JsonObject, command: str
 ) -> JsonObject:
     """Return the manifest of a run, with None for what only the sites know."""
     project, plugin = startup_kit.project, METHODS.plugin(method.name)
@@ -390,11 +390,11 @@ def _manifest(
         "config": {
             "method": method.name,
             "runtime": "nvflare",
-            "seed": config.seed,
-            "training": dataclasses.asdict(config),
+            "seed": config.run.seed,
+            "training": method.tree.listed(config),
             **({} if plugin is None else {"plugins": [plugin.to_json()]}),
         },
-        "seeds": {"run": config.seed, "partition": None, "split": asked["split_seed"]},
+        "seeds": {"run": config.run.seed, "partition": None, "split": asked["split_seed"]},
         "data": {
             "name": project.name,
             **dict.fromkeys(unknown),

@@ -7,20 +7,19 @@ and the values of the optimiser, and one layer's hidden values of the site's dat
 ends at the limit of the process (`memory.limited_memory`).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphfed.errors import InputError
 from graphfed.memory import allowed_memory
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.sizes import hidden_bytes, weight_bytes
-from graphfed.methods.config import CommonSettings
 from graphfed.runs.progress import human_bytes
 
 if TYPE_CHECKING:
     from graphfed.runtime.nvflare.place import Place
 
 
-def check_memory(place: "Place", method: Method, config: CommonSettings, task: Task, rows: int) -> None:
+def check_memory(place: "Place", method: Method, config: Any, task: Task, rows: int) -> None:
     """Refuse a run that needs more memory than the operator of this participant allows.
 
     Args:

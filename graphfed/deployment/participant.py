@@ -41,11 +41,11 @@ from graphfed.federation import CLIENTS, SERVER, Federation, Located, wire
 from graphfed.federation.series import TaskData
 from graphfed.files import JsonObject, contained, read_regular, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
-from graphfed.methods.common.entity_alignment import AlignmentSettings, count_owners
+from graphfed.methods.common.entity_alignment import count_owners
 from graphfed.methods.common.feature_scaling import scale_features
 from graphfed.methods.common.local_training import as_configured
-from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import values
 from graphfed.plugins import code_digest, load_plugin
 from graphfed.runs import folder as files
 from graphfed.runs.checkpoint import Checkpoints, whole_rounds
@@ -101,7 +101,7 @@ class _Part:
     """
 
     method: Method
-    config: CommonSettings
+    config: Any
     folder: Path
     task: Task
     site: OwnData | None
@@ -242,7 +242,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         data = get_task(task.name).data.located(
             fed, *(([], [of_server]) if site is None else ([local_part], []))
         )
-        if not agreed["owners_known"] and isinstance(config, AlignmentSettings):
+        if not agreed["owners_known"] and "node_ids" in method.tree.names:
             assert isinstance(data, Located)
             with fed.phase("setup", round_number=0):
                 data = count_owners(fed, data, config)
@@ -252,7 +252,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
 # ---- what is asked -----------------------------------------------------------------------------------------
 
 
-def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSettings]:
+def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, Any]:
     """Return the method and its settings; InputError if the operator of this participant refuses them."""
     name = str(arguments["method"])
     if name not in METHODS.own:
@@ -263,7 +263,7 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, CommonSett
             f"{place.name} refuses runs of {shown(method.name)}: its operator allows only "
             f"{', '.join(place.methods)} (graphfed site start ... --methods)"
         )
-    config = method.config(**arguments["config"])
+    config = method.configure(arguments["config"])
     for unwanted in place.forbid:
         if breaks_rule(config, unwanted):
             raise InputError(
@@ -385,9 +385,9 @@ def _opened(folder: Path, patience: float) -> Iterator[None]:
 # ---- joining -----------------------------------------------------------------------------------------------
 
 
-def _config_hash(config: CommonSettings) -> str:
+def _config_hash(config: Any) -> str:
     """Hash the settings: equal hashes mean that two participants understand them alike."""
-    return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(dict(values(config)), sort_keys=True).encode()).hexdigest()
 
 
 def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
@@ -422,9 +422,7 @@ def versions(method: str) -> dict[str, str]:
     }
 
 
-def _report(
-    own_data: OwnData, method: Method, config: CommonSettings, place: "Place", rounds: list[int]
-) -> JsonObject:
+def _report(own_data: OwnData, method: Method, config: Any, place: "Place", rounds: list[int]) -> JsonObject:
     """Return what a site reports about itself when it joins (`SiteReport`)."""
     kind = first_task(method).data.participants
     return {
@@ -445,7 +443,7 @@ def _join(
     report: JsonObject | None,
     folder: Path,
     arguments: JsonObject,
-    config: CommonSettings,
+    config: Any,
     agree: Agree,
     of_server: object,
 ) -> tuple[JsonObject, JsonObject]:

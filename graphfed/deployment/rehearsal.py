@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from graphfed.deployment.deploy import check_outcome, request
 from graphfed.deployment.participant import REHEARSAL_PART
@@ -12,7 +13,6 @@ from graphfed.federation import Ledger, wire
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.config import CommonSettings
 from graphfed.methods.registry import METHODS
 from graphfed.runs.processes import put_together
 from graphfed.runs.train import Event
@@ -96,7 +96,7 @@ def train_run(
         ended = run_on_loopback(
             federation,
             config.method,
-            config.training,
+            config.settings,
             run="run",
             checkpoint_every=config.checkpoint_every,
             stop_request=stop_request,
@@ -110,7 +110,7 @@ def train_run(
 def run_on_loopback(
     federation: Loopback,
     method: Method,
-    config: CommonSettings,
+    config: Any,
     *,
     run: str,
     checkpoint_every: float,

@@ -142,9 +142,11 @@ class Steps:
 class ClientOptimizer:
     """The optimisers of clients that start every round from weights that they receive."""
 
-    client_state: Annotated[Literal["reset", "keep"], Unless("rule", "fedsgd", "scaffold")] = Field(
-        default="keep", description="optimiser state of a client: reset in every round, or kept"
-    )
+    client_state: Annotated[
+        Literal["reset", "keep"],
+        Unless("rule", "fedsgd", "scaffold"),
+        Unless("strategy", "centralised"),
+    ] = Field(default="keep", description="optimiser state of a client: reset in every round, or kept")
 
 
 @settings
@@ -305,10 +307,11 @@ def is_simulated(config: object) -> bool:
 
 
 def sum_protection(config: object) -> str:
-    """Return the protection of sums over clients at the server: the value of `aggregation`; plaintext in a
-    method without the setting.
+    """Return the protection of sums over clients at the server: `Sums.aggregation`; plaintext in a method
+    without this part.
     """
-    return str(value(config, "aggregation", PLAINTEXT))
+    sums: Sums | None = getattr(config, "sums", None)
+    return PLAINTEXT if sums is None else sums.aggregation
 
 
 def keeps_client_state(config: object) -> bool:

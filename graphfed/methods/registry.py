@@ -5,7 +5,7 @@
 from typing import TYPE_CHECKING
 
 from graphfed.errors import InputError, did_you_mean
-from graphfed.plugins import Registry
+from graphfed.plugins import Plugin, Registry
 
 if TYPE_CHECKING:  # the names are read without torch, by the completion of the command line
     from graphfed.methods.base import Method
@@ -92,6 +92,15 @@ def get_method(name: str) -> "Method":
             )
         raise InputError(f"unknown method {_brief(name)}; {did_you_mean(small[:60], [*METHODS, *ALIASES])}")
     return method
+
+
+def plugins_of(method: "Method", settings: object) -> list[Plugin]:
+    """Return the plug-ins that a run's method and its rule come from."""
+    from graphfed.methods.averaging.rules import RULES
+    from graphfed.methods.settings import value
+
+    found = (METHODS.plugin(method.name), RULES.plugin(value(settings, "rule", "")))
+    return list(dict.fromkeys(plugin for plugin in found if plugin is not None))
 
 
 def _brief(name: str) -> str:

@@ -215,7 +215,15 @@ class Tree:
         """Every setting, in the order of the classes; those of all parts that can be chosen, also those of
         plug-ins that are loaded later.
         """
-        return tuple(self._leaves_of(self.root, (), ()))
+        return tuple(leaf for leaf in self._leaves_of(self.root, (), ()) if self._can_exist(leaf))
+
+    def _can_exist(self, leaf: Leaf) -> bool:
+        """Return whether values that the method offers of other settings fulfil a setting's conditions."""
+        return all(
+            condition.setting not in self.offers
+            or any(condition.holds(value) for value in self.offers[condition.setting])
+            for condition in leaf.conditions
+        )
 
     def _leaves_of(
         self, part: Any, path: tuple[str, ...], conditions: tuple[Condition, ...]
@@ -273,15 +281,18 @@ class Tree:
                 allowed = ", ".join(str(each) for each in offered)
                 raise InputError(f"{name}={shown(asked)} cannot be used here: expected {allowed}")
         chosen = {**(defaults or {}), **given, **fixed}
-        used: set[str] = set()
-        made = self._make(self.root, (), chosen, used)
+        made = self._make(self.root, (), chosen)
         existing = values(made)
+        ignored = [name for name in chosen if name not in existing and name not in given]
+        if ignored:
+            made = self._make(self.root, (), {k: v for k, v in chosen.items() if k not in ignored})
+            existing = values(made)
         for name in given:
             if name not in existing:
                 raise InputError(self._why_not(name, given[name], made))
         return made
 
-    def _make(self, part: Any, path: tuple[str, ...], chosen: Mapping[str, Any], used: set[str]) -> Any:
+    def _make(self, part: Any, path: tuple[str, ...], chosen: Mapping[str, Any]) -> Any:
         arguments: JsonObject = {}
         for name, field in fields_of(part).items():
             dotted = ".".join((*path, name))
@@ -295,11 +306,11 @@ class Tree:
                         f"{chosen_by.setting}={shown(choice)} cannot be used: choose one of: "
                         f"{', '.join(parts)}"
                     )
-                arguments[name] = self._make(parts[choice], (*path, name), chosen, used)
+                arguments[name] = self._make(parts[choice], (*path, name), chosen)
             elif dotted in self.parts:
-                arguments[name] = self._make(self.parts[dotted], (*path, name), chosen, used)
+                arguments[name] = self._make(self.parts[dotted], (*path, name), chosen)
             elif dataclasses.is_dataclass(field.annotation):
-                arguments[name] = self._make(field.annotation, (*path, name), chosen, used)
+                arguments[name] = self._make(field.annotation, (*path, name), chosen)
             elif name in chosen:
                 arguments[name] = chosen[name]
         return part(**arguments)

@@ -13,8 +13,8 @@ from graphfed.data.sensors.overview import sensor_facts
 from graphfed.errors import InputError
 from graphfed.files import write_bytes, writing
 from graphfed.methods.base import Method
-from graphfed.methods.config import GraphSettings
 from graphfed.methods.registry import METHODS
+from graphfed.methods.settings import value
 from graphfed.report import forecasts
 from graphfed.report.charts import DOTS, result_charts
 from graphfed.report.figures import Errors, Figures, Percentages
@@ -128,8 +128,8 @@ def write_card(folder: str | Path) -> Path:
 def _network(run: Run, method: Method | None) -> str:
     """Return the name of a run's graph network: the chosen one, or the only one of its method."""
     chosen = run.manifest.config.training.get("backbone")
-    if chosen is None and method is not None and issubclass(method.config, GraphSettings):
-        chosen = method.config().architecture
+    if chosen is None and method is not None:
+        chosen = value(method.configure({}), "backbone")
     return str(chosen or "graph network")
 
 

@@ -5,7 +5,7 @@ figures with the printed ones. Nothing in this module runs anything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -16,7 +16,7 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.registry import get_method
 from graphfed.reproductions.policies import Policy
 from graphfed.runs.config import make_config
-from graphfed.studies.plan import InputCache
+from graphfed.studies.plan import InputCache, existing_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig
 
@@ -135,7 +135,7 @@ class Row:
 
 def _settings_in(row: Row) -> set[str]:
     """Return the names of the settings that a row's method has; a row that shows a policy has no method."""
-    return {each.name for each in fields(get_method(row.method).config)} if row.method else set()
+    return {*get_method(row.method).tree.names} if row.method else set()
 
 
 def point(series: str, x: float, method: str, *, panel: str = "", label: str = "", **fields: Any) -> Row:
@@ -227,21 +227,27 @@ class Item:
         """
         return {**self.options, **row.options}
 
-    def settings_of(self, row: Row) -> dict[str, object]:
-        """Return the settings of a row, with those settings of the item that its method has.
+    def settings_of(self, row: Row, more: Mapping[str, object] | None = None) -> dict[str, object]:
+        """Return the settings of a row, with those settings of the item that exist in its runs.
 
         Args:
             row: One of its rows.
+            more: More settings, which replace those of the row.
 
         Returns:
             The settings by name; preset=paper unless they say otherwise.
         """
-        return {"preset": "paper", **self._of_method(row, self.settings), **row.settings}
+        own = {**row.settings, **(more or {})}
+        return {**self._shared(row, {"preset": "paper", **self.settings}, own), **own}
 
-    def _of_method(self, row: Row, settings: Mapping[str, object]) -> dict[str, object]:
-        """Return the settings that belong to the row's method, or to no method of the item."""
+    def _shared(self, row: Row, shared: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+        """Return the shared settings that exist in the runs of a row, and those that no method has."""
         others = {name for other in self.rows for name in _settings_in(other)} - _settings_in(row)
-        return {key: value for key, value in settings.items() if key not in others}
+        shared = {key: value for key, value in shared.items() if key not in others}
+        if not row.method:
+            return shared
+        method = get_method(row.method)
+        return existing_settings(method, str(self.options_of(row).get("task", method.tasks[0])), shared, own)
 
     def seeds_of(self, row: Row) -> tuple[int, ...]:
         """Return the seeds of a row.
@@ -276,7 +282,7 @@ class Item:
             row.method,
             **{"threads": 1, **self.options_of(row)},
             seed=seed,
-            settings={**self.settings_of(row), **(settings or {})},
+            settings=self.settings_of(row, settings),
             data_dir=data_dir,
         )
 
@@ -346,18 +352,19 @@ class Item:
         Returns:
             The item; without the printed figures if it uses other data.
         """
-        rows = [
-            replace(
-                row,
-                options={**row.options, **self.quick.options},
-                settings={**row.settings, **self._of_method(row, self.quick.settings)},
-                policy=None if row.policy is None else row.policy.short(),
-            )
-            for row in self.rows
-            if row.quick
-        ]
+        rows = [self._short_row(row) for row in self.rows if row.quick]
         short = self._with_rows(rows).with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
         return short if {*short.data_sets} <= {*self.data_sets} else short._without_printed()
+
+    def _short_row(self, row: Row) -> Row:
+        quick = self.quick.settings
+        others = {name: value for name, value in self.settings_of(row).items() if name not in quick}
+        return replace(
+            row,
+            options={**row.options, **self.quick.options},
+            settings={**row.settings, **self._shared(row, quick, others)},
+            policy=None if row.policy is None else row.policy.short(),
+        )
 
     def _without_printed(self) -> Self:
         rows = tuple(

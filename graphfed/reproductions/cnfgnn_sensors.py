@@ -18,9 +18,7 @@ from graphfed.drawing.canvas import SERIES, Charts
 from graphfed.drawing.charts import Axis, Bars, Heatmap
 from graphfed.drawing.networks import Edges, Network, Nodes, kilometres
 from graphfed.errors import InputError
-from graphfed.methods.cnfgnn.config import CNFGNNConfig
 from graphfed.methods.cnfgnn.costs import forecast_operations
-from graphfed.methods.config import RecurrentSettings, WindowSettings
 from graphfed.reproductions.base import (
     Cells,
     Found,
@@ -158,17 +156,15 @@ def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, ob
     rows = []
     for row in item.rows:
         config = item.config(row, item.seeds_of(row)[0], place.data_dir)
-        training = config.training
-        assert isinstance(training, WindowSettings)
-        assert isinstance(training, RecurrentSettings), f"{config.method.name} has no recurrent network"
+        recurrent, windows = config.settings.recurrent, config.settings.windows
         # A decoder of CNFGNN starts from the encoding and the embedding, concatenated.
-        decoder = 2 * training.hidden if isinstance(config.training, CNFGNNConfig) else training.hidden
+        decoder = recurrent.hidden * (2 if config.method.name == "cnfgnn" else 1)
         each = forecast_operations(
-            encoder=training.hidden,
+            encoder=recurrent.hidden,
             decoder=decoder,
-            layers=training.recurrent_layers,
-            lags=training.lags,
-            horizon=training.horizon,
+            layers=recurrent.layers,
+            lags=windows.lags,
+            horizon=windows.horizon,
         )
         ours, printed = each * count / 1e9, row.printed.get("operations")
         rows.append(

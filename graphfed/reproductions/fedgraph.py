@@ -25,7 +25,6 @@ from graphfed.reproductions.fedgraph_policies import (
     DATA,
     DDPG,
     DRAWN_ONCE,
-    FIRST_DEGREES,
     LAMBDA,
     LARGE,
     LARGE_QUICK,
@@ -52,7 +51,7 @@ NEAR_CALLED = {NEAR: "modelled s to near central"}
 NEAR_WALL_CALLED = {NEAR_WALL: "wall s to near central"}
 
 FULL, GRAPHSAGE, FASTGCN, CONSTANT, BALANCED = (
-    {**FIRST_DEGREES, "policy": policy} for policy in ("full", "graphsage", "fastgcn", "constant", "balanced")
+    {"policy": policy} for policy in ("full", "graphsage", "fastgcn", "constant", "balanced")
 )
 CENTRAL_TRAINING = {"optimizer": "adam", "lr": 0.01, "local_steps": 1}
 
@@ -91,7 +90,6 @@ def schemes(learned: Policy, tuned: Mapping[str, object], *, early: bool = False
         Row(
             "FedGraph",
             "fedgraph",
-            settings=FIRST_DEGREES,
             policy=learned,
             printed={EARLY: Printed(5)} if early else {},
         ),
@@ -300,7 +298,7 @@ FIG9 = Runs(
             "FedGraph",
             VARIANCE,
             VARIANCES,
-            FIRST_DEGREES,
+            {},
             policies=(
                 DDPG["cora"],
                 ddpg("cora", 20, {VARIANCE: 0.5}, suffix="-variance-0.5"),
@@ -340,7 +338,7 @@ FIG11 = Runs(
             "FedGraph",
             "layers",
             LAYERS,
-            FIRST_DEGREES,
+            {},
             policies=(
                 DDPG["cora"],
                 ddpg("cora", 20, {"layers": 3}, suffix="-3-layers"),
@@ -365,7 +363,6 @@ def fig10(data: str) -> Runs:
     gain = {} if data == "dblp" else {"accuracy": 10}
 
     def fedgraph(share: str, settings: Mapping[str, object], *relative: Relative) -> Row:
-        settings = {**FIRST_DEGREES, **settings}
         return Row(f"{share}, FedGraph", "fedgraph", settings=settings, policy=learned, relative=relative)
 
     def full(share: str, settings: Mapping[str, object], *relative: Relative) -> Row:
@@ -447,7 +444,7 @@ FOR_TIME = {"cora": {"batch": 128, "probability": 1.0}, "citeseer": {"batch": 25
 
 def balanced(data: str) -> Runs:
     """Return the balanced policy and other schemes with 20 clients on a data set."""
-    degrees = FIRST_DEGREES if data in LAMBDA else {"first_degrees": "internal"}
+    degrees = {} if data in LAMBDA else {"first_degrees": "internal"}
     fixed = {"full batches": FULL, "GraphSAGE": GRAPHSAGE, "FastGCN": FASTGCN, "constant": CONSTANT}
     tuned = {"constant for time": {**CONSTANT, **FOR_TIME[data]}} if data in FOR_TIME else {}
     longer_rounds = {"balanced, round_time=0.2": {**BALANCED, "round_time": 0.2}} if data == "social" else {}

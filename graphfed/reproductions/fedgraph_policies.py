@@ -20,8 +20,6 @@ DRAWN_ONCE = {"partition_seed": 0, "split_seed": 0}
 ONE_COPY = {"partition.copies": "one"}
 ONE_COPY_OF = {"cora": {}, "citeseer": {}, "dblp": ONE_COPY}
 
-FIRST_DEGREES = {"first_degrees": "all"}
-
 
 def quick_options(clients: int = 3) -> dict[str, object]:
     """Return the options of the short version, and of learning its policies."""
@@ -58,7 +56,7 @@ def ddpg(
         name=f"{data}-ddpg{suffix}",
         episodes=episodes,
         options={**RUN, "data": data, "clients": clients},
-        settings={**FIRST_DEGREES, **DRAWN_ONCE, **reward(data), **ONE_COPY_OF[data], **(settings or {})},
+        settings={**DRAWN_ONCE, **reward(data), **ONE_COPY_OF[data], **(settings or {})},
         quick_options=quick_options(quick_clients),
     )
 
@@ -70,7 +68,7 @@ DDPG = {"cora": ddpg("cora", 300), "citeseer": ddpg("citeseer", 40), "dblp": ddp
 #: program no longer has it), among 30 on Cora, 12 on CiteSeer and DBLP, and 4 on the data of the balanced
 #: policy's items.
 TUNED = {
-    data: {**FIRST_DEGREES, "policy": "constant", "batch_fraction": fraction, "probability": probability}
+    data: {"policy": "constant", "batch_fraction": fraction, "probability": probability}
     for data, fraction, probability in (("cora", 0.05, 0.5), ("citeseer", 0.05, 0.25), ("dblp", 0.05, 0.25))
 }
 TUNED_INTERNAL = {

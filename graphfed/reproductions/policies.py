@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.config import GraphSettings
-from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.policy.result import POLICY, lines_in
 from graphfed.methods.fedgraph.policy.settings import EPISODES, take_settings
+from graphfed.methods.settings import changed, value
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
 from graphfed.tasks.run_config import RunConfig
@@ -143,18 +142,16 @@ class Learning:
             InputError: The policy is learned for something else.
         """
         learned_for, needed = self._sees(self.config()), self._sees(run)
-        for what, value in learned_for.items():
-            if needed[what] != value:
+        for what, learned in learned_for.items():
+            if needed[what] != learned:
                 raise InputError(
                     f"{where}: the policy {shown(self.policy.name)} cannot be used: it is learned with "
-                    f"{what} {value}, and the row has {needed[what]}; learn another one for it"
+                    f"{what} {learned}, and the row has {needed[what]}; learn another one for it"
                 )
 
     def _sees(self, config: RunConfig) -> dict[str, object]:
         """Return what must be the same for learning and use."""
-        training = config.training
-        assert isinstance(training, GraphSettings)
-        sizes = {"layers": training.layers, "hidden": training.hidden}
+        sizes = {name: value(config.settings, name) for name in ("layers", "hidden")}
         return {**sizes, "clients": config.clients, "data": config.data_name}
 
     def digest(self) -> str:
@@ -202,7 +199,7 @@ class Learning:
         from graphfed.methods.fedgraph.policy.learning import learn_policy
 
         settings = {**self._asked()["settings"], "reward.target": 0.5}
-        rounds = self.config().training.rounds
+        rounds = self.config().rounds
         asked = {**self._asked(), "settings": settings, "rounds": min(TRIAL_ROUNDS, rounds), "episodes": 2}
         with tempfile.TemporaryDirectory() as place:
             learned = learn_policy(**asked, out=Path(place) / "trial")
@@ -233,8 +230,7 @@ def without_policy(config: RunConfig) -> RunConfig:
     Returns:
         The run without a policy.
     """
-    training = config.training
-    if not isinstance(training, FedGraphConfig) or training.policy_file is None:
+    if value(config.settings, "policy_file") is None:
         return config
-    full = dataclasses.replace(training, policy="full", policy_file=None)
-    return dataclasses.replace(config, training=full)
+    full = changed(config.settings, policy="full", policy_file=None)
+    return dataclasses.replace(config, settings=full)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError
+from graphfed.methods.settings import changed
 from graphfed.reproductions.base import Item, Measured, Place, Runs
 from graphfed.reproductions.figures import check_metrics
 from graphfed.reproductions.policies import Learning, without_policy
@@ -253,7 +254,7 @@ class _Timings:
             The seconds and the result.
         """
         work, kind = _work(config), (row.folder.name, config.method.name, config.data_name, config.task)
-        rounds = config.training.rounds
+        rounds = config.rounds
         ended = next(row.folder.glob(f"{glob.escape(row.label)}-seed*/result.json"), None)
         if ended is not None:
             known = Result.read(ended.parent)
@@ -274,8 +275,8 @@ class _Timings:
         if not self._by_work:
             self._log("timing the first rounds of rows without a run")
         inputs, began = self._cache.get(config), time.perf_counter()
-        for rounds in (1, min(TRIAL_ROUNDS, config.training.rounds)):
-            short = dataclasses.replace(config, training=dataclasses.replace(config.training, rounds=rounds))
+        for rounds in (1, min(TRIAL_ROUNDS, config.rounds)):
+            short = dataclasses.replace(config, settings=changed(config.settings, rounds=rounds))
             last = time.perf_counter()
             result = execute(short, inputs, folder=None, command="")
             if result.seconds["per_round"] > WARM_SECONDS:
@@ -284,7 +285,7 @@ class _Timings:
         self._spent += 0 if necessary else now - began
         timing = _Timing(now - last, rounds, result.seconds["per_round"], result)
         if now - began > SLOW_SECONDS:
-            seconds = human_seconds(timing.with_rounds(config.training.rounds))
+            seconds = human_seconds(timing.with_rounds(config.rounds))
             self._log(f"{row.folder.name}: {row.label}: about {seconds} a run")
         return timing
 
@@ -306,7 +307,7 @@ def _work(config: RunConfig) -> str:
     long as the runs.
     """
     settings = files.plain(config.to_json())
-    if config.training.rounds <= SHORT_ROUNDS:
+    if config.rounds <= SHORT_ROUNDS:
         sizes = [settings["training"].get(key) for key in SIZES]
         return json.dumps([settings[key] for key in ("method", "data", "task", "split")] + sizes)
     return json.dumps(_without_fractions(settings), sort_keys=True)

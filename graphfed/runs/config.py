@@ -298,8 +298,9 @@ def _training(
     preset = _one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
     own = _with_none_named(method, task, own)
     kinds = {setting.name: setting for setting in settings_of(method, task)}
+    limited = {leaf.name: method.tree.choices(leaf) for leaf in method.tree.leaves}
     for key, value in own.items():
-        choices = kinds[key].choices if key in kinds else method.offers[key]
+        choices = limited.get(key) or method.offers.get(key)
         if choices and value not in choices:
             complaint: Any = {"loc": (key,), "input": value, "type": "literal_error", "msg": ""}
             fixed = key not in kinds

@@ -337,7 +337,7 @@ class _Plugin(FileModel):
         return self
 
 
-class _Config(FileModel):
+class _AskedOptions(FileModel):
     """A run's config. Its values are checked again where it is used: here only their kinds."""
 
     method: str
@@ -348,7 +348,7 @@ class _Config(FileModel):
     plugins: list[_Plugin] = []
 
 
-class _AnyConfig(_Config):
+class _LocalRunOptions(_AskedOptions):
     data: str
     data_options: JsonObject
     data_dir: str | None
@@ -412,7 +412,7 @@ class _OneRun(_Manifest):
 class RunManifest(_OneRun):
     """The manifest.json of a run whose data was on this machine."""
 
-    config: _AnyConfig
+    config: _LocalRunOptions
     threads: Count | None
 
 
@@ -428,13 +428,13 @@ class DeployedManifest(_OneRun):
     """The manifest.json of a run whose data was at the sites."""
 
     deployment: _Asked
-    config: _Config
+    config: _AskedOptions
     threads: str
 
 
 class _PlannedRun(FileModel):
     seed: Integer
-    config: _AnyConfig
+    config: _LocalRunOptions
 
 
 class _PlannedRow(FileModel):

@@ -23,7 +23,7 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.parts import is_simulated
-from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.registry import get_method, plugins_of
 from graphfed.plugins import load_plugins
 from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runs.train import Event, train
@@ -202,10 +202,9 @@ def train_in_processes(
         GraphfedError: A process failed (see `Workers.run`).
     """
     kind, workers = get_task(task.name).data, [list(part.clients) for part in parts]
-    plugin = METHODS.plugin(method.name)
     common = {
         "method": method.name,
-        "plugins": [] if plugin is None else [plugin.to_json()],
+        "plugins": [plugin.to_json() for plugin in plugins_of(method, config)],
         "config": method.tree.listed(config),
         "task": dataclasses.asdict(task),
         "checkpoints": None if checkpoints is None else [str(checkpoints[0].resolve()), *checkpoints[1:]],

@@ -17,7 +17,7 @@ from graphfed.runs.config import default_partition, make_config, setting_names
 from graphfed.runs.run import Result, write_file
 from graphfed.runs.settings import given_settings, unknown_setting
 from graphfed.studies.comparison import Comparison, comparison_in, make_comparison
-from graphfed.studies.plan import Failures, Row, Study, chosen_seeds, read_configs
+from graphfed.studies.plan import Failures, Row, Study, chosen_seeds, existing_settings, read_configs
 from graphfed.tasks.registry import task_or_default
 from graphfed.tasks.run_options import OPTIONS
 from graphfed.tasks.source import DataSource, data_source
@@ -51,8 +51,8 @@ def compare(
         out: The folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder
             for each run, and comparison.json when all runs have ended.
         progress: Whether to show progress on stderr.
-        settings: Settings common to all rows. A key goes to every row whose method has it, and
-            ``"<method>.<key>"`` to that method alone.
+        settings: Settings common to all rows. A key goes to every row in whose runs the setting exists, and
+            ``"<method>.<key>"`` to rows of that method alone. One that exists in no run is refused.
         command: The command that manifest.json records.
         options: What `run` takes (data, clients, partition, rounds, split, ...), common to all rows, and
             settings by name, as in lr=0.1.
@@ -152,7 +152,8 @@ def _plan(
         # Sensors that training does not see have no personal model.
         missing = [method for method in missing if not method.personal]
     asked += [_AskedRow(method.name, method, {}, {}) for method in missing]
-    shared = _shared_settings(settings, [row.method for row in asked], source, str(partition))
+    by_method = _shared_settings(settings, [row.method for row in asked], source, str(partition))
+    shared = _shared_by_label(asked, by_method, task)
     rows: list[Row] = []
     for row in asked:
         if row.label in (other.label for other in rows):
@@ -163,7 +164,7 @@ def _plan(
         chosen = {"method": row.method.name, **options, **row.options}
         if not row.method.trains and "rounds" not in row.options:
             chosen["rounds"] = None  # a method that trains nothing is as good after one round
-        merged = {**shared[row.method.name], **row.settings}
+        merged = {**shared[row.label], **row.settings}
         rows.append(
             Row(row.label, {seed: make_config(**chosen, seed=seed, settings=merged) for seed in seeds})
         )
@@ -215,6 +216,23 @@ def _check_label(label: str) -> None:
         raise InputError(
             f"the label {shown(label)} cannot name a folder; use at most {MAX_LABEL} letters, digits, dashes"
         )
+
+
+def _shared_by_label(
+    rows: Sequence[_AskedRow], shared: Mapping[str, Mapping[str, object]], task: str
+) -> dict[str, dict[str, object]]:
+    """Return the common settings that exist in the runs of each row, by label.
+
+    One that exists in no run stays in the rows of its methods, where `make_config` refuses it.
+    """
+    found = {
+        row.label: existing_settings(row.method, task, shared[row.method.name], row.settings) for row in rows
+    }
+    taken = {key for settings in found.values() for key in settings}
+    for row in rows:
+        left = {key: value for key, value in shared[row.method.name].items() if key not in taken}
+        found[row.label] |= left
+    return found
 
 
 def _shared_settings(

@@ -12,18 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject
-from graphfed.methods.config import WINDOW_SETTINGS
+from graphfed.methods.base import Method
+from graphfed.methods.parts import WINDOW_SETTINGS
+from graphfed.methods.settings import only_those, value, values
 from graphfed.runs import folder as files
+from graphfed.runs.config import PRESET
 from graphfed.runs.folder_schema import Amount, Real
 from graphfed.runs.progress import OnEvent, show_data, show_progress, stages_of
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
 from graphfed.runs.run import Result, execute, has_checkpoint, keep_partition, now, write_manifest
+from graphfed.tasks.base import PRESETS
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
+from graphfed.tasks.registry import default_settings
 from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.tasks.source import LoadedData
 
@@ -113,6 +119,28 @@ def _seed_range(text: str) -> Iterable[int]:
     return range(first, last + 1)
 
 
+def existing_settings(
+    method: Method, task: str, shared: Mapping[str, object], own: Mapping[str, object]
+) -> dict[str, object]:
+    """Leave out those shared settings of a method that do not exist in a run.
+
+    Args:
+        shared: Settings that several runs have in common, and `preset`.
+        own: The run's own settings, which replace shared ones.
+
+    Returns:
+        The shared settings that exist; all if some cannot be used, so that `make_config` can say why.
+    """
+    names = method.tree.names
+    preset = str({**shared, **own}.get(PRESET, PRESETS[0]))
+    try:
+        defaults = {**default_settings(method, task, preset), **only_those(names, shared)}
+        existing = values(method.configure(only_those(names, own), defaults))
+    except (InputError, ValidationError):
+        return dict(shared)
+    return {key: each for key, each in shared.items() if key in existing or key not in names}
+
+
 # ---- inputs ------------------------------------------------------------------------------------------------
 
 
@@ -161,7 +189,7 @@ def _input_key(config: RunConfig) -> Hashable:
         config.partition_file,
         config.split,
         config.split_seed,
-        *(getattr(config.training, name, None) for name in WINDOW_SETTINGS),
+        *(value(config.settings, name) for name in WINDOW_SETTINGS),
     )
 
 

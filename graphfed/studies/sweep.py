@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 
 from graphfed.errors import GraphfedError, InputError, shown
 from graphfed.files import JsonObject
-from graphfed.methods.config import WINDOW_SETTINGS
+from graphfed.methods.parts import WINDOW_SETTINGS
 from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.folder_schema import Count, FileModel, Integer, Positive
@@ -40,6 +40,7 @@ from graphfed.studies.plan import (
     Statistic,
     Study,
     chosen_seeds,
+    existing_settings,
     read_configs,
     run_name,
     settings_text,
@@ -434,7 +435,7 @@ def _trial_count(
 def _check_settings(plan: Plan, fixed: set[str]) -> None:
     """Raise InputError if a setting is unknown, fixed, concerns the inputs, or cannot have a value."""
     config = plan.row.first
-    names = [f.name for f in dataclasses.fields(config.method.config) if f.name != "seed"]
+    names = [name for name in config.method.tree.names if name != "seed"]
     for key in (*plan.grid, *plan.ranges):
         if key.startswith(("partition", "data.", "split")) or key in _OF_INPUTS:
             raise InputError(
@@ -459,7 +460,8 @@ def _check_settings(plan: Plan, fixed: set[str]) -> None:
 def _with_settings(config: RunConfig, settings: Settings) -> RunConfig:
     """Return the same run with other settings of its method; InputError if a value cannot be used."""
     asked = config.to_json()
-    changed = {**asked, "training": {**asked["training"], **settings}}
+    kept = existing_settings(config.method, config.task, asked["training"], settings)
+    changed = {**asked, "training": {**kept, **settings}}
     return config_from_json(changed, Path(), data=config.data_source, origin="")
 
 

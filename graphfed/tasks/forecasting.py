@@ -5,7 +5,6 @@ from collections.abc import Callable
 from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
-from graphfed.methods.config import WindowSettings
 from graphfed.methods.parts import FORECASTING_PARTS
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.base import TaskDefinition
@@ -15,7 +14,7 @@ from graphfed.tasks.sensors.kind import SENSORS
 from graphfed.tasks.sensors.scores import FORECASTS
 from graphfed.tasks.source import LoadedData
 
-#: The settings whose defaults in forecasting differ from those of the groups.
+#: The settings whose defaults in forecasting differ from those of the parts.
 DEFAULTS = {
     "rounds": 100,
     "lr": 1e-3,
@@ -37,9 +36,8 @@ def load(
             f"{sensors.name!r} has {sensors.num_sensors} sensors, each of which is a client, so there cannot "
             f"be {config.clients} clients; omit the number of clients"
         )
-    training = config.training
-    assert isinstance(training, WindowSettings)
-    split = make_time_split(sensors, config.split, training.lags, training.horizon, training.every)
+    windows = config.settings.windows
+    split = make_time_split(sensors, config.split, windows.lags, windows.horizon, windows.every)
     inputs = SensorInputs(with_training_remark(sensors, split), split, config.data_source.dropped)
     inputs.check(config)
     return inputs

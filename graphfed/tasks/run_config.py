@@ -14,7 +14,7 @@ from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
-from graphfed.methods.registry import METHODS
+from graphfed.methods.registry import plugins_of
 from graphfed.plugins import Plugin
 from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
 from graphfed.tasks.source import DataSource
@@ -81,11 +81,11 @@ class RunConfig:
 
     @property
     def plugins(self) -> list[Plugin]:
-        """The plug-ins that provide the method, the data set or the partitioner."""
-        plugins = [METHODS.plugin(self.method.name)]
-        plugins += [DATASETS.plugin(self.data)] if isinstance(self.data, str) else []
-        plugins += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
-        return list(dict.fromkeys(plugin for plugin in plugins if plugin is not None))
+        """The plug-ins that provide the method, its rule, the data set or the partitioner."""
+        plugins = plugins_of(self.method, self.settings)
+        others = [DATASETS.plugin(self.data)] if isinstance(self.data, str) else []
+        others += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
+        return list(dict.fromkeys([*plugins, *(plugin for plugin in others if plugin is not None)]))
 
     def to_json(self) -> JsonObject:
         """Convert the whole config to JSON, for manifest.json."""

@@ -16,6 +16,7 @@ from graphfed.audit.attacks.cnfgnn import run as cnfgnn_inputs
 from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.run import audit
 from graphfed.federation.series import windows
+from graphfed.methods.settings import changed
 from graphfed.runs.reopen import reopen
 from graphfed.runs.run import Result
 
@@ -36,8 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
 
 def found(run: AuditedRun, rounds: int = 3, **settings: Any) -> Finding:
     """Of the same model, had encodings been sent with these settings and in so many rounds."""
-    training = replace(run.config.training, **settings)
-    config = replace(run.config, training=training)
+    config = replace(run.config, settings=changed(run.config.settings, **settings))
     return cnfgnn_inputs(replace(run, config=config, result=replace(run.result, rounds=rounds)))
 
 

@@ -22,17 +22,16 @@ from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
-from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.fedgat.server_graph import messages_of
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
-from graphfed.tasks.registry import default_settings
 
 pytestmark = pytest.mark.slow
 
 METHOD = get_method("fedgat")
 Attack = Callable[[Message], Tensor]
+DEGREE = 16
 ATTACKS = [
     ("vector", by_keys),
     ("vector", by_decoders),
@@ -47,12 +46,6 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-def config(form: str) -> FedGATConfig:
-    made = METHOD.config(**{**default_settings(METHOD, preset="paper"), "form": form})
-    assert isinstance(made, FedGATConfig)
-    return made
 
 
 def neighbourhoods(b: int, count: int = 20, features: int = 30, seed: int = 0) -> tuple[Pooled, Tensor]:
@@ -71,7 +64,7 @@ def test_every_neighbours_features_come_out(form: str, attack: Attack, b: int) -
     if attack is by_moments and b > 16:
         pytest.skip("more neighbours than power sums")
     pooled, truth = neighbourhoods(b)
-    off = errors(attack(message_of(pooled, torch.arange(20), config(form))), truth)
+    off = errors(attack(message_of(pooled, torch.arange(20), form, DEGREE, 0)), truth)
     assert float(off.max()) < 1e-6
 
 
@@ -80,7 +73,7 @@ def test_in_float32_they_come_out_to_its_precision(form: str, attack: Attack) ->
     """Eigenvectors and vectors to 1e-5; power sums, which are ill conditioned, to 1e-3 for 5 neighbours."""
     pooled, truth = neighbourhoods(5)
     single = Pooled(pooled.x.float(), pooled.neighbourhoods)  # type: ignore[union-attr]
-    off = errors(attack(message_of(single, torch.arange(20), config(form))), truth)
+    off = errors(attack(message_of(single, torch.arange(20), form, DEGREE, 0)), truth)
     assert float(off.max()) < (1e-3 if attack is by_moments else 1e-5)
 
 
@@ -93,7 +86,7 @@ def test_nodes_alike_and_nodes_without_features_come_out_too(form: str, attack: 
     x[1::4] = x[::4]
     x[2::4] = 0
     off = errors(
-        attack(message_of(Pooled(x, pooled.neighbourhoods), torch.arange(20), config(form))),
+        attack(message_of(Pooled(x, pooled.neighbourhoods), torch.arange(20), form, DEGREE, 0)),
         x.view(truth.shape),
     )
     assert float(off.max()) < 1e-6
@@ -102,7 +95,7 @@ def test_nodes_alike_and_nodes_without_features_come_out_too(form: str, attack: 
 def test_of_a_node_with_168_neighbours_all_come_out() -> None:
     """As many as the largest neighbourhood of Cora has: 338 eigenvalues."""
     pooled, truth = neighbourhoods(169, count=1)
-    off = errors(by_eigenvectors(message_of(pooled, torch.arange(1), config("matrix"))), truth)
+    off = errors(by_eigenvectors(message_of(pooled, torch.arange(1), "matrix", DEGREE, 0)), truth)
     assert off.shape == (1, 169)
     assert float(off.max()) < 1e-6
 
@@ -115,8 +108,8 @@ def test_the_message_is_the_servers_however_many_features_are_made_at_a_time(
     """M2 and K2 of some features need only these; all 30 at once, 7 or 1."""
     monkeypatch.setattr("graphfed.audit.attacks.fedgat.PART", part)
     pooled, _ = neighbourhoods(5, count=5)
-    sums, scores, decoders = messages_of(pooled, config(form))
-    found = message_of(pooled, torch.arange(5), config(form))
+    sums, scores, decoders = messages_of(pooled, form, DEGREE, 0)
+    found = message_of(pooled, torch.arange(5), form, DEGREE, 0)
     assert torch.equal(found.keys.flatten(), sums[:, 0])
     assert torch.allclose(found.sums.flatten(0, 1), sums[:, 1:], rtol=0, atol=1e-14)
     assert torch.allclose(found.scores.reshape(-1, 30), scores[:, 30:], rtol=0, atol=1e-14)
@@ -128,7 +121,7 @@ def test_the_message_is_the_servers_however_many_features_are_made_at_a_time(
 def test_what_was_found_elsewhere_is_no_recovery() -> None:
     """The measure: features of other neighbourhoods are far off."""
     pooled, truth = neighbourhoods(3)
-    found = by_keys(message_of(pooled, torch.arange(20), config("vector")))
+    found = by_keys(message_of(pooled, torch.arange(20), "vector", DEGREE, 0))
     assert float(errors(found.roll(1, 0), truth).min()) > 0.1
 
 
@@ -180,7 +173,7 @@ def test_all_of_coras_neighbours_come_out(form: str, attack: Attack, largest: in
         for rows in (size == b).nonzero()[:, 0].split(max(1, 2**24 // (8 * x.shape[1] * b * b))):
             members = torch.cat([neighbourhoods.member[starts[i] : starts[i] + b] for i in rows.tolist()])
             truth = x.select_rows(members).to_dense().view(len(rows), b, -1)
-            off = errors(attack(message_of(pooled, rows, config(form))), truth)
+            off = errors(attack(message_of(pooled, rows, form, DEGREE, 0)), truth)
             worst, neighbours = max(worst, float(off.max())), neighbours + off.numel()
     assert worst < 1e-6
     assert neighbours == int(size[size <= largest].sum())

@@ -80,7 +80,7 @@ def test_of_two_clients_the_solutions_are_features_of_nodes_of_the_other(sparse:
     assert cohort.x is not None
     features = dense_rows(cohort.x, np.arange(cohort.num_rows))
     of_client = [features[cohort.client == k] for k in (0, 1)]
-    steps = list(received_systems(run.transcript, run.config.training))  # type: ignore[arg-type]
+    steps = list(received_systems(run.transcript, run.config.settings.exchange.generated))
     assert len(steps) == SETTINGS["cross_steps"]
     for system in (system for systems in steps for system in systems):
         solutions, _ = solve(system.z, system.moments)

@@ -33,7 +33,7 @@ RUNS = {"fedavg": 20, "fedgcn": 20, "sapgnn": 5}
 
 def config_of(name: str):
     method = get_method(name)
-    return method.config(**{**default_settings(method, preset="paper"), "rounds": RUNS[name]})
+    return method.configure({"rounds": RUNS[name]}, default_settings(method, preset="paper"))
 
 
 @pytest.fixture(scope="module")

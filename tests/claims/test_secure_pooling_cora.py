@@ -39,7 +39,7 @@ def trained(cohorts: tuple[list[Cohort], Task], **settings: Any) -> tuple[Outcom
         "weight_decay": 0.0,
         "eval_every": 5,
     }
-    config = method.config(**{**options, **settings})
+    config = method.configure(settings, options)
     with Workers([(0,), (1,)]) as clients:
         return train_in_processes(method, *cohorts, config, running=clients)
 

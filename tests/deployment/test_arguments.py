@@ -23,7 +23,7 @@ PROJECT = Project("banks", (Site("north"), Site("south", 2)))
 
 def arguments_of(name: str) -> dict[str, Any]:
     method = get_method(name)
-    asked = request(PROJECT, method, method.config(), run="run-1", checkpoint_every=30.0)
+    asked = request(PROJECT, method, method.configure({}), run="run-1", checkpoint_every=30.0)
     arguments: dict[str, Any] = asked["arguments"]
     return arguments
 
@@ -64,23 +64,23 @@ def test_a_wrong_argument_is_refused(field: str, value: object) -> None:
 )
 def test_the_bytes_of_weights_are_those_of_the_matrices_of_the_network(settings: dict[str, Any]) -> None:
     """Their gradients and Adam's two moments included; biases and attention vectors are less than a tenth."""
-    config: Any = get_method("fedavg").config(**settings)
-    weights = initial_weights(Task(100, 7), config, "cpu")
+    config: Any = get_method("fedavg").configure(settings)
+    weights = initial_weights(Task(100, 7), config.network, config.run.seed, "cpu")
     numbers = sum(weight.numel() for weight in weights.values() if isinstance(weight, torch.Tensor))
     assert 0.9 * 16 * numbers < weight_bytes(config, 100, 7) <= 16 * numbers
 
 
 def test_a_run_whose_weights_or_hidden_values_are_above_the_limit_is_refused() -> None:
     method = get_method("fedavg")
-    place, config = Place("north", Path("kit"), memory=10**9), method.config(hidden=50)
+    place, config = Place("north", Path("kit"), memory=10**9), method.configure({"hidden": 50})
     # 50 hidden values of a row take 200 bytes.
     check_memory(place, method, config, Task(10, 2), 4_900_000)
     with pytest.raises(InputError, match=r"north refuses the run: fedavg .* at least 1\.0 GB .* 1\.0 GB are"):
         check_memory(place, method, config, Task(10, 2), 5_100_000)
     with pytest.raises(InputError, match=r"at least 192 GB of memory there, and 1\.0 GB are allowed"):
-        check_memory(place, method, method.config(hidden=10**9), Task(10, 2), 0)
+        check_memory(place, method, method.configure({"hidden": 10**9}), Task(10, 2), 0)
     with pytest.raises(InputError, match=r"at least 16\.0 GB of memory"):
-        check_memory(place, method, method.config(hidden=1, layers=10**9), Task(10, 2), 1)
+        check_memory(place, method, method.configure({"hidden": 1, "layers": 10**9}), Task(10, 2), 1)
 
 
 def test_a_process_allocates_no_more_than_its_limit_and_is_free_of_it_afterwards() -> None:

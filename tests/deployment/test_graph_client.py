@@ -35,7 +35,7 @@ from graphfed.federation.cohort import (
     with_partition_ids,
 )
 from graphfed.methods.base import Task
-from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings, count_owners
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, NodeIds, count_owners
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.config import SapgnnConfig
 from graphfed.nn.sparse import SparseMatrix
@@ -319,7 +319,7 @@ def test_clients_that_share_nodes_find_out_how_many_own_them(
         clients = [read(folder / "all.yaml", "hub")]
     fed = Federation(workers)
     cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, workers, strict=True)]
-    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(node_ids=ids))
+    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig(ids=NodeIds(ids)))
     assert {entry.name for entry in fed.ledger.entries} == {*OWNER_MESSAGES}
     for data, worker, cohort in zip(clients, workers, fed.local_parts(counted), strict=True):
         assert described_by_client(data, cohort, clients) == described_locally(graph, "public", worker)
@@ -381,12 +381,11 @@ def trained(
 ) -> tuple[Outcome, dict[str, torch.Tensor]]:
     """A short run without dropout, and its model."""
     method = get_method(name)
-    config = method.config(
-        **{**default_settings(method, preset="paper"), "rounds": 3, "hidden": 6, "dropout": 0.0, **more}
-    )
+    given = {"rounds": 3, "hidden": 6, "dropout": 0.0, **more}
+    config = method.configure(given, default_settings(method, preset="paper"))
     fed = Federation(workers)
     data = fed.locate(CLIENTS, "data", list(cohorts))
-    if own_files and isinstance(config, AlignmentSettings):
+    if own_files and "node_ids" in method.tree.names:
         data = count_owners(fed, data, config)
     task = Task(cohorts[0].num_features, cohorts[0].num_classes)
     outcome = train(fed, method, data, task, config)

@@ -151,7 +151,7 @@ def test_a_method_of_another_module_runs_only_where_its_operator_allows_it(tmp_p
     with pytest.raises(InputError, match=r"north does not run methods of 'os'.*--allow os"):
         _accepted(asked, Place("north", tmp_path))
     method, config = _accepted(asked_for("fedavg"), Place("north", tmp_path))
-    assert (method.name, config.rounds) == ("fedavg", 7)
+    assert (method.name, config.run.rounds) == ("fedavg", 7)
 
 
 def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(tmp_path: Path) -> None:

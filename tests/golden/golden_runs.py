@@ -16,12 +16,15 @@ import tempfile
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
 import torch
 from safetensors.numpy import load_file
+
+if TYPE_CHECKING:
+    from graphfed.methods.base import Method
 
 RECORD = Path(__file__).with_name("golden.json")
 
@@ -75,14 +78,15 @@ def golden_runs() -> list[GoldenRun]:
     with every protection that is not the default one, its protocols real and simulated."""
     from graphfed.federation.secure.protection import PLAINTEXT
     from graphfed.methods.registry import METHODS, get_method
+    from graphfed.methods.settings import values as settings_of
     from graphfed.tasks.base import PRESETS
 
     runs = []
     for name in METHODS.own:
         method = get_method(name)
         runs += [GoldenRun(name, task, {"preset": preset}) for task in method.tasks for preset in PRESETS]
-        fields = method.config.__pydantic_fields__
-        protocols = typing.get_args(fields["protocols"].annotation) if "protocols" in fields else ()
+        default = settings_of(method.configure({}))
+        protocols = choices(method, "protocols")
         found: list[dict[str, Any]] = []
         for setting, values in method.protections.items():
             for value in values:
@@ -90,17 +94,24 @@ def golden_runs() -> list[GoldenRun]:
                     found.append({setting: value})
                 else:
                     found += [{setting: value, "protocols": form} for form in protocols]
-        if protocols and fields["protocols"].default != "real":  # it has protocols whatever its settings
+        if protocols and default["protocols"] != "real":  # it has protocols whatever its settings
             found.append({"protocols": "real"})
-        if "node_ids" in fields:
-            found += [{"node_ids": value} for value in typing.get_args(fields["node_ids"].annotation)]
+        found += [{"node_ids": value} for value in choices(method, "node_ids")]
         runs += [
             GoldenRun(name, method.tasks[0], settings)
             for settings in found
-            if any(value != fields[key].default for key, value in settings.items() if key != "protocols")
+            if any(value != default[key] for key, value in settings.items() if key != "protocols")
             or list(settings) == ["protocols"]
         ]
     return runs
+
+
+def choices(method: "Method", name: str) -> tuple[Any, ...]:
+    """Return the values that a setting chooses among; none if the method does not have the setting."""
+    if name not in method.tree.names:
+        return ()
+    leaf = next(leaf for leaf in method.tree.leaves if leaf.name == name)
+    return method.tree.choices(leaf) or typing.get_args(leaf.field.annotation)
 
 
 def make_graph() -> Any:
@@ -146,10 +157,13 @@ def execute(golden_run: GoldenRun, device: str = "cpu") -> dict[str, Any]:
     """Run it on a device, and return what golden.json keeps of it."""
     import graphfed
     from graphfed.methods.registry import get_method
+    from graphfed.methods.settings import only_those
+    from graphfed.studies.plan import existing_settings
 
     method = get_method(golden_run.method)
-    names = {field.name for field in dataclasses.fields(method.config)}
-    settings = {key: value for key, value in SMALL.items() if key in names} | dict(golden_run.settings)
+    small = only_those(method.tree.names, SMALL)
+    own = dict(golden_run.settings)
+    settings = existing_settings(method, golden_run.task, small, own) | own
     forecasting = golden_run.task == "forecasting"
     one_client_per_row = forecasting or method.partition == "ego"
     before = torch.get_default_dtype()

@@ -13,11 +13,25 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import ExchangeIds
 from graphfed.methods.base import Method, Sent, State, Task
-from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.common.local_training import initial_weights
+from graphfed.methods.parts import Inputs, Loss, Network, Run, Selection, Steps, Training
+from graphfed.methods.settings import settings
 from graphfed.nn.sparse import SparseMatrix, spmm
 
 Weights = dict[str, Tensor]
+
+
+@settings
+class ToyConfig:
+    """The settings of the toys."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    steps: Steps = Steps()
 
 
 @dataclass(frozen=True)
@@ -88,13 +102,13 @@ def rows_of(cohort: Cohort, out: Tensor, target: str) -> Tensor:
     return out[cohort.rows(target)]
 
 
-def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: ToyConfig) -> State:
     graph = fed.clients.run(graphs, data)
     route = fed.exchange_route(fed.clients.run(wants, data), name="toy/wanted_ids")
     total = fed.sum(fed.clients.run(count, data), name="toy/training_count", grad=False)
     total = fed.broadcast(total, name="toy/training_total", grad=False, like=TensorForm(torch.int64))
-    fed.expect("model", initial_weights, task, config, "cpu")
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    fed.expect("model", initial_weights, task, config.network, config.run.seed, "cpu")
+    weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     return State({"weights": weights}, (data, graph, route, total))
 
 
@@ -105,17 +119,18 @@ def forward(fed: Federation, state: State, weights: Located) -> Located:
     return fed.clients.run(logits, h, remote, graph, weights)
 
 
-def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: ToyConfig, number: int) -> State:
     with fed.tape():
         weights = fed.server.run(as_leaves, state.weights)
         out = forward(fed, state, fed.broadcast(weights, name="model"))
         data, *_, total = state.prepared
         fed.backward(fed.clients.run(loss, data, out, total))
-    new = fed.server.run(step, weights, fed.gradients(weights), config.lr, config.weight_decay)
+    lr, weight_decay = config.training.lr, config.training.weight_decay
+    new = fed.server.run(step, weights, fed.gradients(weights), lr, weight_decay)
     return replace(state, values={"weights": new})
 
 
-def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: ToyConfig, target: str) -> Located:
     out = forward(fed, state, fed.broadcast(state.weights, name="model", grad=False))
     return fed.clients.run(rows_of, state.prepared[0], out, target)
 
@@ -123,7 +138,7 @@ def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> 
 METHOD = Method(
     name="exchange_toy",
     summary="two-layer GCN whose hidden rows cross between clients",
-    config=AloneConfig,
+    config=ToyConfig,
     setup=setup,
     round=round,
     predict=predict,

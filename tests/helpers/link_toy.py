@@ -2,13 +2,13 @@
 score is the weighted product of both nodes' features, which cross where the other node is elsewhere."""
 
 import torch
+from exchange_toy import ToyConfig
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeIds
 from graphfed.methods.base import Method, Sent, State, Task
-from graphfed.methods.baselines.isolated import AloneConfig
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.random import fold, uniform
 
@@ -37,9 +37,9 @@ def first_weights(task: Task) -> Tensor:
     return torch.zeros(task.num_features)
 
 
-def move(weights: Tensor, config: AloneConfig, number: int) -> Tensor:
-    drawn = uniform(fold(config.seed, "toy", number), torch.arange(len(weights)))[:, 0]
-    return weights + config.lr * (drawn - 0.3)
+def move(weights: Tensor, config: ToyConfig, number: int) -> Tensor:
+    drawn = uniform(fold(config.run.seed, "toy", number), torch.arange(len(weights)))[:, 0]
+    return weights + config.training.lr * (drawn - 0.3)
 
 
 def products(cohort: Cohort, remote: Tensor, weights: Tensor, target: str) -> Tensor:
@@ -55,16 +55,16 @@ def products(cohort: Cohort, remote: Tensor, weights: Tensor, target: str) -> Te
     return (x[links.row] * weights * other).sum(1)[cohort.pairs(target)]
 
 
-def setup(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: ToyConfig) -> State:
     route = fed.exchange_route(fed.clients.run(wants, data), name="toy/ends")
     return State({"weights": fed.server.run(first_weights, task)}, (data, route))
 
 
-def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: ToyConfig, number: int) -> State:
     return State({"weights": fed.server.run(move, state.weights, config, number)}, state.prepared)
 
 
-def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: ToyConfig, target: str) -> Located:
     data, route = state.prepared
     remote = fed.exchange(fed.clients.run(features, data), route, name="toy/features", grad=False)
     weights = fed.broadcast(state.weights, name="toy/weights", grad=False)
@@ -75,7 +75,7 @@ def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> 
 METHOD = Method(
     name="link_toy",
     summary="products of features, weighted",
-    config=AloneConfig,
+    config=ToyConfig,
     tasks=(LINK_PREDICTION,),
     setup=setup,
     round=round,

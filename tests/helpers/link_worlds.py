@@ -14,6 +14,7 @@ from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Method, Task
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import LINK_PREDICTION
 from graphfed.runs.checkpoint import Checkpoints
@@ -58,7 +59,7 @@ def link_world(seed: int = 0, **options: Any) -> LinkWorld:
 
 def config_of(method: Method, **settings: Any) -> Any:
     given = {"rounds": ROUNDS, "hidden": 5, "lr": 0.1, "dropout": 0.3, "eval_every": 1, **here(method)}
-    return method.config(**{**default_settings(method, LINK_PREDICTION, "paper"), **given, **settings})
+    return method.configure(settings, {**default_settings(method, LINK_PREDICTION, "paper"), **given})
 
 
 def run_local(
@@ -71,7 +72,7 @@ def run_local(
     method = get_method(name)
     world = world.as_asked(method)
     config = config_of(method, **settings)
-    fed = place(world.clients, simulated=config.simulated)
+    fed = place(world.clients, simulated=is_simulated(config))
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed

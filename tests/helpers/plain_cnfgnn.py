@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphfed.methods.cnfgnn import method as cnfgnn
 from graphfed.methods.common.forecasting import Standardised, batch_of, decode, encode
+from graphfed.methods.parts import Training
 from graphfed.nn.edges import Edges
 from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
 from graphfed.random import fold, permutation
@@ -21,9 +22,9 @@ def leaves(weights: Weights) -> Weights:
     return {name: w.detach().clone().requires_grad_() for name, w in weights.items()}
 
 
-def optimizer_of(weights: Weights, lr: float, config: Any) -> torch.optim.Optimizer:
-    rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[config.optimizer]
-    return rule(list(weights.values()), lr=lr, weight_decay=config.weight_decay)
+def optimizer_of(weights: Weights, training: Training, lr: float | None = None) -> torch.optim.Optimizer:
+    rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[training.optimizer]
+    return rule(list(weights.values()), lr=lr or training.lr, weight_decay=training.weight_decay)
 
 
 class Plain:
@@ -35,19 +36,21 @@ class Plain:
         self.starts = series.starts("train")
         first = cnfgnn.first_weights(config, "cpu")
         self.own = [leaves(first) for _ in self.clients]
-        self.optimizers = [optimizer_of(own, config.lr, config) for own in self.own]
+        self.optimizers = [optimizer_of(own, config.training) for own in self.own]
         self.network = leaves(cnfgnn.first_network(config, "cpu"))
-        self.server_optimizer = optimizer_of(self.network, config.server_lr, config)
-        self.embeddings = torch.zeros(len(self.clients), len(self.starts), config.hidden)
+        self.server_optimizer = optimizer_of(self.network, config.training, config.server_network.server_lr)
+        self.embeddings = torch.zeros(len(self.clients), len(self.starts), config.recurrent.hidden)
         self.steps = {"clients": 0, "server": 0}
         batches, server_batches = (
-            math.ceil(len(self.starts) / s) for s in (config.batch, config.server_batch)
+            math.ceil(len(self.starts) / s)
+            for s in (config.sequences.batch, config.server_network.server_batch)
         )
-        together = config.strategy not in ("at_fedavg", "at")
+        rounds, schedule = config.run.rounds, config.schedule
+        together = schedule.strategy not in ("at_fedavg", "at")
         #: The steps of the whole run.
         self.planned = {
-            "clients": config.rounds * batches * (1 if together else config.local_epochs),
-            "server": config.rounds * (batches if together else server_batches * config.server_rounds),
+            "clients": rounds * batches * (1 if together else schedule.local_epochs),
+            "server": rounds * (batches if together else server_batches * schedule.server_rounds),
         }
 
     def batch(self, k: int, chosen: Tensor) -> Any:
@@ -57,33 +60,33 @@ class Plain:
         return encode({name: w[None] for name, w in self.own[k].items()}, self.batch(k, chosen))[0]
 
     def loss(self, k: int, chosen: Tensor, hidden: Tensor, embedded: Tensor, purpose: str) -> Tensor:
-        config, batch = self.config, self.batch(k, chosen)
+        sequences, batch = self.config.sequences, self.batch(k, chosen)
         teach = None
-        if config.teacher or config.teacher_fraction:
-            key, step = fold(config.seed, "teacher", purpose), self.steps[purpose]
-            if config.teacher_fraction:
-                probability = max(0, 1 - step / (config.teacher_fraction * self.planned[purpose]))
+        if sequences.teacher or sequences.teacher_fraction:
+            key, step = fold(self.config.run.seed, "teacher", purpose), self.steps[purpose]
+            if sequences.teacher_fraction:
+                probability = max(0, 1 - step / (sequences.teacher_fraction * self.planned[purpose]))
             else:
-                probability = inverse_sigmoid_decay(step, config.teacher)
-            teach = draw_teacher_forcing(key, step, config.horizon, probability)
+                probability = inverse_sigmoid_decay(step, sequences.teacher)
+            teach = draw_teacher_forcing(key, step, self.config.windows.horizon, probability)
         own = {name: w[None] for name, w in self.own[k].items()}
         outputs = decode(own, batch, torch.cat([hidden, embedded], -1)[None], teach)
         errors = (outputs - batch.truth)[batch.weight == 1]
         return errors.square().sum() / max(1, len(errors))
 
     def batches(self, size: int, *purpose: str | int) -> list[Tensor]:
-        order = permutation(fold(self.config.seed, *purpose), len(self.starts))
+        order = permutation(fold(self.config.run.seed, *purpose), len(self.starts))
         return list(order.split(size))
 
     def embed(self, hidden: list[Tensor], chosen: Tensor) -> Tensor:
         senders = None
-        if self.config.missing_mask:
+        if self.config.recurrent.missing_mask:
             missing = torch.cat([self.batch(k, chosen).x[..., 2] for k in self.clients])
             senders = (missing == 0).any(-1)
         return cnfgnn.embed(self.network, torch.stack(hidden), self.edges, self.config, senders)
 
     def average(self) -> None:
-        if self.config.averages:
+        if self.config.schedule.strategy in ("at_fedavg", "sl_fedavg"):
             for name in self.own[0]:
                 mean = torch.stack([own[name].detach() for own in self.own]).mean(0)
                 for own in self.own:
@@ -95,17 +98,17 @@ class Plain:
         self.server_optimizer.step()
 
     def round(self, number: int) -> None:
-        if self.config.client_state == "reset" and self.config.strategy != "centralised":
-            self.optimizers = [optimizer_of(own, self.config.lr, self.config) for own in self.own]
-        alternating = self.config.strategy in ("at_fedavg", "at")
-        (self.alternate if alternating else self.together)(number)
+        strategy = self.config.schedule.strategy
+        if self.config.client_optimizer.client_state == "reset" and strategy != "centralised":
+            self.optimizers = [optimizer_of(own, self.config.training) for own in self.own]
+        (self.alternate if strategy in ("at_fedavg", "at") else self.together)(number)
 
     def alternate(self, number: int) -> None:
-        config, before = self.config, self.steps["clients"]
+        config, before, schedule = self.config, self.steps["clients"], self.config.schedule
         for k in self.clients:
             self.steps["clients"] = before
-            for epoch in range(config.local_epochs):
-                for chosen in self.batches(config.batch, "windows", number, epoch):
+            for epoch in range(schedule.local_epochs):
+                for chosen in self.batches(config.sequences.batch, "windows", number, epoch):
                     embedded = self.embeddings[k, chosen]
                     self.optimizers[k].zero_grad()
                     self.loss(k, chosen, self.hidden(k, chosen), embedded, "clients").backward()
@@ -114,8 +117,8 @@ class Plain:
         self.average()
         every = torch.arange(len(self.starts))
         hidden = [self.hidden(k, every).detach() for k in self.clients]
-        for epoch in range(config.server_rounds):
-            for chosen in self.batches(config.server_batch, "server windows", number, epoch):
+        for epoch in range(schedule.server_rounds):
+            for chosen in self.batches(config.server_network.server_batch, "server windows", number, epoch):
                 embedded = self.embed([h[chosen] for h in hidden], chosen)
                 self.step_server(
                     [self.loss(k, chosen, hidden[k][chosen], embedded[k], "server") for k in self.clients]
@@ -125,9 +128,9 @@ class Plain:
 
     def together(self, number: int) -> None:
         """Split learning; or central training, where one set of weights steps down the mean loss."""
-        central = self.config.strategy == "centralised"
+        central = self.config.schedule.strategy == "centralised"
         purpose = "clients" if central else "server"
-        for chosen in self.batches(self.config.batch, "windows", number, 0):
+        for chosen in self.batches(self.config.sequences.batch, "windows", number, 0):
             hidden = [self.hidden(k, chosen) for k in self.clients]
             embedded = self.embed(hidden, chosen)
             losses = [self.loss(k, chosen, hidden[k], embedded[k], purpose) for k in self.clients]

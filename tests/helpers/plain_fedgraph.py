@@ -59,12 +59,12 @@ class Plain:
 
     def sample(self, out: Nodes, decision: dict[int, list[float]] | None, key: int) -> list[PlainLayer]:
         layers: list[PlainLayer] = []
-        for number in reversed(range(self.config.layers)):
-            shares = self.config.sends_embeddings(number)
+        for number in reversed(range(self.config.network.layers)):
+            shares = self.config.sharing.sends_embeddings(number)
             layer = PlainLayer({}, {k: set() for k in self.clients}, {k: set() for k in self.clients})
             for k in self.clients:
                 layer.coefficient[k] = {}
-                if self.config.policy == "fastgcn" and decision is not None:
+                if self.config.sampling.policy == "fastgcn" and decision is not None:
                     self.importance_layer(layer, k, out[k], shares, int(decision[k][1 + number]), key, number)
                     continue
                 for v in out[k]:
@@ -121,25 +121,31 @@ class Plain:
             return dict.fromkeys(neighbours, 1.0)
         words = entry_words(torch.tensor([v] * len(neighbours)), torch.tensor(neighbours))
         draws = dict(zip(neighbours, uniform_entries(fold(key, number), words).tolist(), strict=True))
-        if self.config.policy == "graphsage":
+        if self.config.sampling.policy == "graphsage":
             chosen = sorted(neighbours, key=draws.__getitem__)[: int(amount)]
         else:
             chosen = [u for u in neighbours if draws[u] < amount]
-        if self.config.estimator == "horvitz_thompson":
+        if self.config.sampling.estimator == "horvitz_thompson":
             return dict.fromkeys(chosen, 1 / amount)
         return {u: len(neighbours) / len(chosen) for u in chosen}
 
     def q(self, v: int, u: int, number: int) -> float:
         weight = 1.0 if u == v else {**self.inner[v], **self.outer[v]}[u]
-        inner_only = self.config.sent_embeddings == "none" or (
-            number == 0 and self.config.first_degrees == "internal" and self.config.sent_embeddings != "all"
+        inner_only = self.config.sharing.sent_embeddings == "none" or (
+            number == 0
+            and self.config.sharing.first_degrees == "internal"
+            and self.config.sharing.sent_embeddings != "all"
         )
         return weight / (self.degree(v, not inner_only) * self.degree(u, not inner_only)) ** 0.5
 
     def forward(
-        self, layers: list[PlainLayer], weights: dict[int, dict[str, Tensor]]
+        self,
+        layers: list[PlainLayer],
+        weights: dict[int, dict[str, Tensor]],
+        received: dict[tuple[int, int], Tensor],
     ) -> dict[int, dict[int, Tensor]]:
-        """Every client's logits of its rows, by node."""
+        """Every client's logits of its rows, by node; received: rows sent before, by layer and node, to
+        which those of now are added."""
         h = {k: {v: self.x[v] for v in layers[0].enter[k]} for k in self.clients}
         for number, layer in enumerate(layers):
             hw = {
@@ -152,8 +158,10 @@ class Plain:
                 for v, neighbours in layer.coefficient[k].items():
                     z = weights[k][f"layers.{number}.bias"]
                     for u, q in neighbours.items():
-                        own = u in self.held[k]
-                        z = z + q * (hw[k][u] if own else hw[self.owner[u]][u].detach())
+                        if u in self.held[k]:
+                            z = z + q * hw[k][u]
+                        else:
+                            z = z + q * received.setdefault((number, u), hw[self.owner[u]][u].detach())
                     h[k][v] = z if number == len(layers) - 1 else z.relu()
         return h
 
@@ -170,22 +178,23 @@ def train(
     shared: dict[str, Tensor],
     rounds: int,
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Rounds of SGD with one decision, at the clients or (config.at_server) one step a round of PyTorch's
+    """Rounds of SGD with one decision, at the clients or (`at_server`) one step a round of PyTorch's
     optimiser on the mean gradient: the last weights, and the ids and numbers sent between clients."""
-    plain = Plain(world, config)
+    plain, training = Plain(world, config), config.training
     central = {name: w.detach().clone().requires_grad_() for name, w in shared.items()}
-    rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[config.optimizer]
-    optimizer = rule(list(central.values()), lr=config.lr, weight_decay=config.weight_decay)
+    rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[training.optimizer]
+    optimizer = rule(list(central.values()), lr=training.lr, weight_decay=training.weight_decay)
     sent = {"ids": 0, "numbers": 0, "first": 0}
     for number in range(1, rounds + 1):
         weights: dict[int, dict[str, Any]] = {k: dict(shared) for k in plain.clients}
         raw = {k: {name: torch.zeros_like(w) for name, w in shared.items()} for k in plain.clients}
         layers: list[PlainLayer] = []
-        for step in range(config.local_steps):
-            if not layers or config.refresh == "step":
-                key = fold(config.seed, "fedgraph", number, step)
+        received: dict[tuple[int, int], Tensor] = {}
+        for step in range(config.steps.local_steps):
+            if not layers or config.sharing.refresh == "step":
+                key = fold(config.run.seed, "fedgraph", number, step)
                 out = {k: plain.batch(k, int(decision[k][0]), key) for k in plain.clients}
-                layers = plain.sample(out, decision, key)
+                layers, received = plain.sample(out, decision, key), {}
                 for depth, layer in enumerate(layers):
                     ids = sum(len(wanted) for wanted in layer.wanted.values())
                     sent["ids"] += ids
@@ -195,7 +204,7 @@ def train(
                 k: {name: w.detach().requires_grad_() for name, w in own.items()}
                 for k, own in weights.items()
             }
-            logits = plain.forward(layers, weights)
+            logits = plain.forward(layers, weights, received)
             for k, rows in logits.items():
                 if not rows:
                     continue
@@ -208,11 +217,11 @@ def train(
                 )
                 raw[k] = dict(zip(own, gradients, strict=True))
                 weights[k] = {
-                    name: (w - config.lr * (raw[k][name] + config.weight_decay * w)).detach()
+                    name: (w - training.lr * (raw[k][name] + training.weight_decay * w)).detach()
                     for name, w in own.items()
                 }
         total = sum(decision[k][0] for k in plain.clients)
-        if config.at_server:
+        if config.at_server():
             for name, w in central.items():
                 w.grad = sum(decision[k][0] / total * raw[k][name] for k in plain.clients)
             optimizer.step()

@@ -1,7 +1,7 @@
 """Small federations that forecast: sensors, a client each, their split in time, and runs in any placement."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from graphfed.data.sensors.windows import TimeSplit, make_time_split
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.series import Network, Series, make_network, make_series
 from graphfed.methods.base import Method, Task
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import only_those
 from graphfed.methods.tasks import FORECASTING
 from graphfed.runs.checkpoint import Checkpoints
 from graphfed.runs.processes import train_in_processes
@@ -90,9 +92,8 @@ def config_of(method: Method, **settings: Any) -> Any:
         "rounds": ROUNDS, "lags": LAGS, "horizon": HORIZON, "every": 3, "hidden": 4, "lr": 0.02,
         "batch": 16, "server_batch": 16, "eval_every": 1,
     }  # fmt: skip
-    known = {field.name for field in fields(method.config)}
-    given = {name: value for name, value in {**first, **settings}.items() if name in known}
-    return method.config(**{**default_settings(method, FORECASTING), **given})
+    given = only_those(method.tree.names, settings)
+    return method.configure(given, {**default_settings(method, FORECASTING), **first})
 
 
 def in_thirds_of(clients: int, *, simulated: bool = False) -> Federation:
@@ -109,7 +110,7 @@ def run_local(
     """Train in this process."""
     method = get_method(name)
     config = config_of(method, **settings)
-    fed = (stacked if method.pooled else place)(world.clients, simulated=config.simulated)
+    fed = (stacked if method.pooled else place)(world.clients, simulated=is_simulated(config))
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     return train(fed, method, data, TASK, config, checkpoints=checkpoints), fed
 

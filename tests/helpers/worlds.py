@@ -1,7 +1,7 @@
 """Small federations for the laws: a graph that is partitioned among clients, and a run in any placement."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import Message, Pair
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.local_training import as_configured
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import only_those, values
 from graphfed.runs.processes import train_in_processes
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
@@ -98,8 +100,7 @@ HERE = {
 
 def here(method: Method) -> dict[str, Any]:
     """Of `HERE` what a method has."""
-    known = {field.name for field in fields(method.config)}
-    return {name: value for name, value in HERE.items() if name in known}
+    return only_those(method.tree.names, HERE)
 
 
 class Watched(Federation):
@@ -115,9 +116,11 @@ class Watched(Federation):
 
 
 def having(name: str, **settings: Any) -> dict[str, Any]:
-    """Those of the settings that a method has."""
-    known = {field.name for field in fields(get_method(name).config)}
-    return {key: value for key, value in settings.items() if key in known}
+    """Those of the settings that exist in the method's runs with them."""
+    method = get_method(name)
+    defaults = {**default_settings(method, preset="paper"), **here(method), **settings}
+    names = set(method.tree.names) & set(values(method.configure({}, defaults)))
+    return only_those(names, settings)
 
 
 def stateful_optimizer(name: str) -> str:
@@ -135,7 +138,7 @@ def config_of(method: Method, preset: str = "paper", **settings: Any) -> Any:
         "eval_every": 1,
         **here(method),
     }
-    return method.config(**{**first, **settings})
+    return method.configure(settings, first)
 
 
 def pooled(world: World) -> World:
@@ -201,7 +204,7 @@ def run_local(
     method = get_method(name)
     world = as_asked(method, world)
     config = config_of(method, **settings)
-    fed = PLACEMENTS[placement](world.clients, simulated=config.simulated)
+    fed = PLACEMENTS[placement](world.clients, simulated=is_simulated(config))
     data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     return train(fed, method, data, world.task, config), fed
 

@@ -2,19 +2,24 @@
 and of the mean of what it has just read; the share is learned together."""
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import SensorData, Series, windows
 from graphfed.methods.base import Method, Sent, State, Task
-from graphfed.methods.config import CommonSettings, SamplingSettings, TrainingSettings, WindowSettings
+from graphfed.methods.parts import Clients, Run, Training, Windows
+from graphfed.methods.settings import settings
 from graphfed.methods.tasks import FORECASTING
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class BlendConfig(SamplingSettings, WindowSettings, TrainingSettings, CommonSettings):
+@settings
+class BlendConfig:
     """The settings of the mixture."""
+
+    run: Run = Run()
+    training: Training = Training()
+    windows: Windows = Windows()
+    clients: Clients = Clients()
 
 
 def parts(series: Series, target: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,7 +31,7 @@ def parts(series: Series, target: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def first_share(config: BlendConfig) -> dict[str, Tensor]:
-    return {"share": torch.full((1,), -2.0 - 0.1 * config.seed)}
+    return {"share": torch.full((1,), -2.0 - 0.1 * config.run.seed)}
 
 
 def slope(series: Series, model: dict[str, Tensor], present: Tensor) -> Tensor:
@@ -52,7 +57,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: BlendConfig) ->
 def round(fed: Federation, state: State, config: BlendConfig, number: int) -> State:
     model = fed.broadcast(state.weights, name="model", grad=False)
     total = fed.sum(fed.clients.run(slope, state.prepared, model, fed.present()), name="slope", grad=False)
-    return State({"weights": fed.server.run(step, state.weights, total, config.lr)}, state.prepared)
+    return State({"weights": fed.server.run(step, state.weights, total, config.training.lr)}, state.prepared)
 
 
 def predict(fed: Federation, state: State, config: BlendConfig, target: str) -> Located:

@@ -68,8 +68,8 @@ class Trial:
     def run(self, run: str, on_round: Callable[[int], None] = lambda number: None) -> Outcome:
         """Train; `on_round` is called with each round that is reported to the coordinator."""
         method = get_method("fedavg")
-        config = method.config(
-            **{**default_settings(method, preset="paper"), "rounds": ROUNDS, "hidden": 8, "lr": 0.1}
+        config = method.configure(
+            {"rounds": ROUNDS, "hidden": 8, "lr": 0.1}, default_settings(method, preset="paper")
         )
         asked = request(self.project, method, config, run=run, checkpoint_every=0.1, rehearsal=True)
         self.messages: list[str] = []
@@ -258,7 +258,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         data[site.name] = tmp_path / f"{site.name}.safetensors"
         save_cohort(make_cohort(graph, split, partitioned, clients), data[site.name])
     method = get_method("fedavg")
-    config = method.config(**{**default_settings(method, preset="paper"), "rounds": 5, "hidden": 8})
+    config = method.configure({"rounds": 5, "hidden": 8}, default_settings(method, preset="paper"))
     asked = request(project, method, config, run="gateways", checkpoint_every=60, rehearsal=True)
     with (
         Loopback(project, tmp_path / "startup_kits", data, check_data=False, rehearsal=True) as federation,

@@ -151,10 +151,10 @@ def test_the_description_of_a_method_has_its_needs_and_every_setting_with_its_de
     method = get_method(name)
     assert ("each node at one client" in content["needs"]) == method.requires.disjoint
     assert ("every client in every round" in content["needs"]) == (not method.dropouts and not method.pooled)
-    default = method.config(**first_task(method).settings_of(method))
-    assert {s["name"]: s["default"] for s in content["settings"]} == {
-        key: value for key, value in vars(default).items() if key != "seed" and not key.startswith("_")
-    }
+    default = method.tree.listed(method.configure({}, first_task(method).settings_of(method)))
+    shown = {s["name"]: s["default"] for s in content["settings"]}
+    assert {*shown} == {*method.tree.names} - {"seed"}
+    assert shown == {**shown, **{name: value for name, value in default.items() if name != "seed"}}
 
 
 def test_methods_as_json_has_every_method_with_its_aliases(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
 def asked_for(federation: Loopback, run: str, **settings: Any) -> dict[str, Any]:
     """A run of fedavg over two rounds."""
     method = get_method("fedavg")
-    config = method.config(**{**default_settings(method), "rounds": 2, "hidden": 4, **settings})
+    config = method.configure({"rounds": 2, "hidden": 4, **settings}, default_settings(method))
     return request(federation.project, method, config, run=run, checkpoint_every=60.0)
 
 
@@ -229,7 +229,7 @@ def test_a_site_s_own_program_refuses_what_hides_nothing_and_counts_earlier_nois
 
     def asked(run: str, method: str, **settings: Any) -> dict[str, Any]:
         chosen = get_method(method)
-        config = chosen.config(**{**default_settings(chosen), "rounds": 1, "hidden": 4, **settings})
+        config = chosen.configure({"rounds": 1, "hidden": 4, **settings}, default_settings(chosen))
         return request(federation.project, chosen, config, run=run, checkpoint_every=60.0)
 
     simulated = asked("simulated", "fedavg", aggregation="secure", protocols="simulated")

@@ -123,7 +123,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     for sender, method, transfer, kind in cases:
         chosen = get_method(method)
         at = {"optimizer_at": "clients"} if transfer == "update" else {}
-        config = chosen.config(**{**chosen.defaults, "rounds": 2, "hidden": 4, **at})
+        config = chosen.configure({"rounds": 2, "hidden": 4, **at})
         name = run_name(kind, transfer, sender)
         runs.append(asked(project, chosen, config, run=name, checkpoint_every=60.0))
     with (

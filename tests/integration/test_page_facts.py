@@ -20,6 +20,7 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.partition import partition
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import value
 from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
 from graphfed.privacy.gaussian import gaussian_sigma
 from graphfed.tasks.registry import default_settings
@@ -148,7 +149,8 @@ def test_no_note_of_a_record_claims_a_number_of_seeds_that_no_row_has(name: str)
 def test_the_defaults_of_forecasters_are_those_that_the_page_on_forecasting_names() -> None:
     text = page("forecasting.md")
     names = ("gru_fedavg", "gru_fmtl", "gru_local", "gru_central", "cnfgnn")
-    schedule = {name: get_method(name).config(**default_settings(get_method(name))).teacher for name in names}
+    configs = {name: get_method(name).configure({}, default_settings(get_method(name))) for name in names}
+    schedule = {name: value(config, "teacher") for name, config in configs.items()}
     assert schedule.pop("gru_fedavg") == 1.0
     assert set(schedule.values()) == {1000.0}
     assert "`gru_fedavg` has `teacher=1`" in text

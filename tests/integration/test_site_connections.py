@@ -117,7 +117,7 @@ def connected(federation: Loopback) -> set[str]:
 def train(federation: Loopback, run: str) -> int:
     """Train with all places, and give the number of rounds."""
     method = get_method("fedavg")
-    config = method.config(**{**method.defaults, "rounds": 3, "hidden": 4})
+    config = method.configure({"rounds": 3, "hidden": 4})
     outcome, _ = run_on_loopback(
         federation,
         method,

@@ -11,15 +11,14 @@ from worlds import World, by_node, logits, make_world, run_local
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
-from graphfed.methods.config import ClassWeightSettings
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.tasks.graphs.class_weights import balanced_weights
 from graphfed.tasks.graphs.node_scores import RANKED, SCORE_UNITS, choose_selection
 
 #: Labels reach the server under noise, which exact class counts would undo.
-HIDDEN_LABELS = [n for n in SHIPPED if not issubclass(get_method(n).config, ClassWeightSettings)]
-WEIGHTED = [n for n in METHODS if issubclass(get_method(n).config, ClassWeightSettings)]
+HIDDEN_LABELS = [n for n in SHIPPED if "class_weights" not in get_method(n).tree.names]
+WEIGHTED = [n for n in METHODS if "class_weights" in get_method(n).tree.names]
 
 
 def equal_classes(world: World) -> World:

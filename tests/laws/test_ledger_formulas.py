@@ -21,6 +21,7 @@ from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.lumos.assignment import Cover, by_local_rule, filled, workloads
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import value
 from graphfed.random import fold, uniform
 
 ROUNDS = 4
@@ -403,8 +404,10 @@ def fedgraph(world: World) -> dict[str, int]:
     closure, k, scalar = closures(world), world.clients, 8
     wants = sum(len(c) for c in closure) - world.graph.num_nodes
     config = config_of(get_method("fedgraph"))
-    decision = dict.fromkeys(range(k), [float(config.batch)] + [config.probability] * config.layers)
-    first = initial_weights(world.task, config, "cpu")
+    decision = dict.fromkeys(
+        range(k), [float(value(config, "batch"))] + [value(config, "probability")] * config.network.layers
+    )
+    first = initial_weights(world.task, config.network, config.run.seed, "cpu")
     _, sent = plain_fedgraph.train(world, config, decision, first, ROUNDS)
     return {
         **averaging(world),

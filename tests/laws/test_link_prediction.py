@@ -235,7 +235,8 @@ def test_central_takes_the_step_that_a_plain_loop_takes() -> None:
     from graphfed.methods.common.local_training import initial_weights
     from graphfed.random import fold
 
-    w = {k: v.requires_grad_() for k, v in initial_weights(world.task, config, "cpu").items()}  # type: ignore[union-attr]
+    first = initial_weights(world.task, config.network, config.run.seed, "cpu")
+    w = {k: v.requires_grad_() for k, v in first.items()}  # type: ignore[union-attr]
     a = torch.eye(n)
     u, v = edges = torch.from_numpy(world.graph.edges)
     a[u, v] = a[v, u] = 1
@@ -247,7 +248,7 @@ def test_central_takes_the_step_that_a_plain_loop_takes() -> None:
         return a @ (h @ w["layers.1.weight"]) + w["layers.1.bias"]
 
     h = embed()
-    drawn = negatives(fold(fold(config.seed, "negatives", 1), 0), edges, n, edges.shape[1])
+    drawn = negatives(fold(fold(config.run.seed, "negatives", 1), 0), edges, n, edges.shape[1])
     loss = -sum((torch.dot(h[i], h[j]).sigmoid().log() for i, j in edges.t())) / edges.shape[1]
     loss = loss - sum((torch.dot(-h[i], h[j]).sigmoid().log() for i, j in drawn.t())) / drawn.shape[1]
     loss.backward()

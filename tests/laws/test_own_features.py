@@ -67,8 +67,8 @@ def test_it_takes_the_steps_of_a_plain_torch_network() -> None:
     settings = {"optimizer": "adam", "lr": 0.05, "weight_decay": 0.01, "dropout": 0.0, "rounds": 3}
     outcome, _ = run_local("own_features", world, local_steps=2, eval_every=3, **settings)
     method = get_method("own_features")
-    config = method.config(hidden=5, **settings)
-    first = initial_weights(world.task, config, "cpu")
+    config = method.configure({"hidden": 5, **settings})
+    first = initial_weights(world.task, config.network, config.run.seed, "cpu")
     network = torch.nn.Sequential(torch.nn.Linear(12, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
     with torch.no_grad():
         for number, layer in enumerate((network[0], network[2])):

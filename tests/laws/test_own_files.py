@@ -24,8 +24,9 @@ from graphfed.deployment.deploy import request
 from graphfed.federation import Ledger
 from graphfed.files import read_tensors
 from graphfed.methods.base import Method
-from graphfed.methods.common.entity_alignment import OWNER_MESSAGES, AlignmentSettings
+from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import only_those
 from graphfed.runs.config import checked_training
 from graphfed.runtime.interrupts import StopRequest
 
@@ -54,14 +55,13 @@ def cannot_use(method: Method) -> str:
 
 USABLE = [name for name in SHIPPED if not cannot_use(get_method(name))]
 #: Whose clients may have nodes in common.
-SHARING = [name for name in USABLE if issubclass(get_method(name).config, AlignmentSettings)]
+SHARING = [name for name in USABLE if "node_ids" in get_method(name).tree.names]
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """Those of every run, and what makes a method's noise and names the same at both."""
-    known = {field.name for field in dataclasses.fields(get_method(name).config)}
     own = {"noise_seed": 3, "feature_low": -5.0, "feature_high": 5.0, "node_ids": "keyed"}
-    return SETTINGS | {key: value for key, value in own.items() if key in known}
+    return SETTINGS | only_those(get_method(name).tree.names, own)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,9 @@ from graphfed.methods.base import State
 from graphfed.methods.common import forecasting
 from graphfed.methods.common.forecasting import Batch, Standardised, batch_of, client_losses
 from graphfed.methods.forecasters import multi_task, recurrent
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import value
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.gru import draw_teacher_forcing, inverse_sigmoid_decay
 from graphfed.random import fold, permutation
@@ -36,7 +38,7 @@ from graphfed.tasks.registry import get_task
 def begun(name: str, world: SensorWorld, **settings: Any) -> tuple[Federation, Any, State, Any]:
     """A federation after set-up, with its data, state and config."""
     config = config_of(get_method(name), **settings)
-    fed = stacked(world.clients, simulated=config.simulated)
+    fed = stacked(world.clients, simulated=is_simulated(config))
     data = get_task(FORECASTING).data.located(fed, world.series(fed.workers), [world.network()])
     with fed.phase("setup", round_number=0):
         return fed, data, get_method(name).setup(fed, data, TASK, config), config
@@ -100,7 +102,7 @@ def test_the_mask_is_one_where_a_reading_of_the_input_is_missing() -> None:
 
 
 def test_a_mask_of_missing_readings_is_refused_where_none_is_missing() -> None:
-    with pytest.raises(InputError, match="missing_mask=true cannot be used with missing=as_read"):
+    with pytest.raises(InputError, match="missing_mask=True cannot be used with missing=as_read"):
         make_config("cnfgnn", settings={"missing_mask": True, "missing": "as_read"})
 
 
@@ -187,23 +189,24 @@ class PlainGru:
 
     def __init__(self, series: Standardised, config: Any) -> None:
         self.series, self.config = series, config
-        first = recurrent.first_forecaster(config, "cpu")
+        first = recurrent.first_forecaster(config.recurrent, config.run.seed, "cpu")
         self.own = [leaves(first) for _ in range(series.num_clients)]
-        self.optimizers = [optimizer_of(own, config.lr, config) for own in self.own]
+        self.optimizers = [optimizer_of(own, config.training) for own in self.own]
         self.starts, self.steps = series.starts("train"), 0
-        epochs = getattr(config, "local_epochs", 1)
+        epochs = value(config, "local_epochs", 1)
         #: The steps of the whole run.
-        self.planned = config.rounds * epochs * math.ceil(len(self.starts) / config.batch)
+        self.planned = config.run.rounds * epochs * math.ceil(len(self.starts) / config.sequences.batch)
 
     def loss(self, k: int, chosen: Tensor, step: int) -> Tensor:
-        batch, config = batch_of(self.series, self.starts[chosen]).of(slice(k, k + 1)), self.config
+        batch = batch_of(self.series, self.starts[chosen]).of(slice(k, k + 1))
+        sequences = self.config.sequences
         own = {name: w[None] for name, w in self.own[k].items()}
-        key, teach = fold(config.seed, "teacher", "clients"), None
-        if config.teacher_fraction:
-            probability = max(0, 1 - step / (config.teacher_fraction * self.planned))
+        key, teach = fold(self.config.run.seed, "teacher", "clients"), None
+        if sequences.teacher_fraction:
+            probability = max(0, 1 - step / (sequences.teacher_fraction * self.planned))
             teach = draw_teacher_forcing(key, step, HORIZON, probability)
-        elif config.teacher:
-            teach = draw_teacher_forcing(key, step, HORIZON, inverse_sigmoid_decay(step, config.teacher))
+        elif sequences.teacher:
+            teach = draw_teacher_forcing(key, step, HORIZON, inverse_sigmoid_decay(step, sequences.teacher))
         outputs = forecasting.decode(own, batch, forecasting.encode(own, batch), teach)
         return (outputs - batch.truth)[batch.weight == 1].square().mean()
 
@@ -211,17 +214,17 @@ class PlainGru:
         return torch.zeros(())
 
     def batches(self, number: int, epoch: int) -> list[Tensor]:
-        order = permutation(fold(self.config.seed, "windows", number, epoch), len(self.starts))
-        return list(order.split(self.config.batch))
+        order = permutation(fold(self.config.run.seed, "windows", number, epoch), len(self.starts))
+        return list(order.split(self.config.sequences.batch))
 
     def round(self, number: int) -> None:
-        if getattr(self.config, "client_state", "keep") == "reset":
-            self.optimizers = [optimizer_of(own, self.config.lr, self.config) for own in self.own]
+        if value(self.config, "client_state") == "reset":
+            self.optimizers = [optimizer_of(own, self.config.training) for own in self.own]
         before = [{name: w.detach().clone() for name, w in own.items()} for own in self.own]
         begin = self.steps
         for k, optimizer in enumerate(self.optimizers):
             self.steps = begin
-            for epoch in range(self.config.local_epochs):
+            for epoch in range(self.config.passes.local_epochs):
                 for chosen in self.batches(number, epoch):
                     optimizer.zero_grad()
                     (self.loss(k, chosen, self.steps) + self.penalty(k, before)).backward()
@@ -307,7 +310,7 @@ def test_neighbours_are_drawn_to_the_weights_that_were_sent_before_the_round(
                 squared = torch.stack(apart).sum()
                 if share and squared > 0:
                     total = total + share * (squared if penalty == "squared" else squared.sqrt())
-            return config.coupling * total
+            return config.penalty.coupling * total
 
     plain = Plain(series, config)
     for number in (1, 2):

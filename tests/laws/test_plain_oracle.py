@@ -54,8 +54,8 @@ def test_averaging_methods_equal_a_plain_loop_over_clients(name, edges):
     extra = {"fedprox": {"mu": 0.7}, "fedadam": {"server_lr": 0.05, "tau": 1e-2}}.get(name, {})
     settings = {"lr": LR, "weight_decay": DECAY, "local_steps": STEPS, "dropout": P, **extra}
     outcome, _ = run_local(name, world, rounds=ROUNDS, **settings)
-    config = get_method(name).config(hidden=5, **settings)
-    w = initial_weights(world.task, config, "cpu")
+    config = get_method(name).configure({"hidden": 5, **settings})
+    w = initial_weights(world.task, config.network, config.run.seed, "cpu")
     clients = [dense_client(world, k) for k in range(world.clients)]
     n = torch.tensor([float(c[3].sum()) for c in clients])
     m = {k: torch.zeros_like(v) for k, v in w.items()}

@@ -13,8 +13,8 @@ from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
 from graphfed.federation import Ledger
 from graphfed.federation.secure.protection import PLAINTEXT
-from graphfed.methods.config import ProtocolSettings
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import value as value_of
 from graphfed.runs.config import checked_training
 from graphfed.runs.settings import MOST_HOMES
 
@@ -27,7 +27,7 @@ HIDDEN = [
     if value != PLAINTEXT
 ]
 #: The methods whose protocols can be simulated.
-SIMULATED = [name for name in METHODS.own if issubclass(get_method(name).config, ProtocolSettings)]
+SIMULATED = [name for name in METHODS.own if "protocols" in get_method(name).tree.names]
 #: (setting, value) of them all, each once.
 PROTECTIONS = sorted({(setting, value) for _, setting, value in HIDDEN})
 #: How far the real form may be from the simulated one, where it is not exact: encryption of products rounds.
@@ -94,7 +94,7 @@ def test_a_protection_that_a_method_cannot_have_is_refused_with_those_that_can(
 ) -> None:
     possible = get_method(name).protections.get(setting, ())
     if value in possible:
-        assert getattr(checked_training(name, {setting: value}, None, 0)[1], setting) == value
+        assert value_of(checked_training(name, {setting: value}, None, 0)[1], setting) == value
         return
     with pytest.raises(InputError) as refused:
         checked_training(name, {setting: value}, None, 0)
@@ -111,14 +111,14 @@ def test_a_protection_that_a_method_cannot_have_is_refused_with_those_that_can(
         assert message == f"{name} has no setting '{setting}'; it is a setting of {named}"
 
 
-RULES = [(name, rule) for name in SIMULATED for rule in get_method(name).config.plaintext_only]
+RULES = [(name, rule) for name in SIMULATED for rule in get_method(name).plaintext_only]
 
 
 @pytest.mark.parametrize(("name", "rule"), RULES, ids=str)
 def test_a_setting_that_leaves_plaintext_alone_refuses_every_other_protection(name: str, rule: Any) -> None:
     method = get_method(name)
     settings = {rule.setting: rule.value, **BESIDE.get(rule.value, {})}
-    assert getattr(checked_training(name, settings, None, 0)[1], rule.setting) == rule.value
+    assert value_of(checked_training(name, settings, None, 0)[1], rule.setting) == rule.value
     for value in method.protections[rule.protection]:
         if value == PLAINTEXT:
             continue

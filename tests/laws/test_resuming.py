@@ -18,6 +18,7 @@ from worlds import (
     World,
     as_asked,
     config_of,
+    having,
     logits,
     make_world,
     run_processes,
@@ -28,7 +29,7 @@ from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.state import arrays_of
-from graphfed.methods.config import ClientStateSettings
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.privacy.noise import Noise
 from graphfed.runs import checkpoint
@@ -53,7 +54,7 @@ def settings_of(name: str) -> dict[str, Any]:
         return {"rounds": ROUNDS}
     method = get_method(name)
     settings = {"rounds": ROUNDS, "optimizer": stateful_optimizer(name), "lr": 0.02, "eval_every": 2}
-    if issubclass(method.config, ClientStateSettings):
+    if "client_state" in method.tree.names:
         settings["client_state"] = "keep"
     return {**settings, "fraction": 0.5} if method.dropouts else settings
 
@@ -72,8 +73,9 @@ def run(
 ) -> tuple[Outcome, Federation]:
     method = get_method(name)
     world = as_asked(method, world)
-    config = config_of(method, **{**settings_of(name), **more})
-    fed = place(world.clients, simulated=config.simulated)
+    settings = {**settings_of(name), **more}
+    config = config_of(method, **{**having(name, **settings), **more})
+    fed = place(world.clients, simulated=is_simulated(config))
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     data = fed.locate("clients", "data", cohorts)
     return train(fed, method, data, world.task, config, checkpoints=checkpoints), fed

@@ -39,8 +39,8 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.methods.base import Method
-from graphfed.methods.config import AggregationSettings, LocalStepsSettings
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import fields_of
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
 from graphfed.runtime.interrupts import StopRequest
@@ -49,23 +49,18 @@ from graphfed.tasks.outcome import Outcome
 
 def sums(name: str) -> bool:
     """Whether a method has sums over clients at the server, which a setting hides."""
-    return issubclass(get_method(name).config, AggregationSettings)
+    return "sums" in fields_of(get_method(name).config)
 
 
 #: Every shipped method that averages at the server, taken from its settings.
-AVERAGING = [
-    name
-    for name in METHODS.own
-    if issubclass(get_method(name).config, AggregationSettings)
-    and issubclass(get_method(name).config, LocalStepsSettings)
-]
+AVERAGING = [name for name in METHODS.own if {"aggregation", "local_steps"} <= {*get_method(name).tree.names}]
 #: Those of them that go on without some of the clients.
 WITH_FEWER = [name for name in AVERAGING if get_method(name).dropouts]
 #: Every shipped method on graphs that has sums over clients at the server.
 SUMMING = [name for name in SHIPPED if sums(name)]
 #: lumos adds up gradients (test_lumos.py); forecasters statistics, weights and scores
 #: (test_forecasting_methods.py).
-OTHERS = [name for name in METHODS.own if not issubclass(get_method(name).config, AggregationSettings)]
+OTHERS = [name for name in METHODS.own if not sums(name)]
 SETTINGS = {"weight_decay": 1e-2, "dropout": 0.4}
 HIDDEN = {**SETTINGS, "aggregation": "secure"}
 #: Bytes of a run with these settings, by hand: rounds, clients, weights of a GCN of 12, 5 and 3.

@@ -65,7 +65,7 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
     settings = {"dropout": 0.4} if purpose == "dropout" else {"dropout": 0.0, "fraction": 0.4}
     first = program.initial_weights
     monkeypatch.setattr(
-        program, "initial_weights", lambda task, config, device: first(task, replace(config, seed=0), device)
+        program, "initial_weights", lambda task, network, seed, device: first(task, network, 0, device)
     )
     world = make_world(clients=5)
     one, _ = run_local("fedavg", world, seed=0, **settings)
@@ -288,7 +288,7 @@ def test_train_gives_every_event_once():
     fed = stacked(3)
     data = fed.locate("clients", "data", [make_cohort(world.graph, world.split, world.partition, range(3))])
     events = []
-    train(fed, method, data, world.task, method.config(rounds=3), on_event=events.append)
+    train(fed, method, data, world.task, method.configure({"rounds": 3}), on_event=events.append)
     events = [event for event in events if event.phase != "stage"]
     assert [(e.phase, e.round) for e in events] == [
         ("setup", 0),

@@ -16,7 +16,7 @@ from worlds import make_world, run_local
 
 import graphfed.federation.payload as pay
 from graphfed.federation import Federation
-from graphfed.methods.config import WINDOW_SETTINGS
+from graphfed.methods.parts import WINDOW_SETTINGS
 from graphfed.methods.registry import get_method
 from graphfed.runs.settings import Setting, settings_of
 from graphfed.tasks.outcome import Outcome

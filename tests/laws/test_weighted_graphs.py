@@ -20,13 +20,14 @@ from worlds import (
 import graphfed as gf
 from graphfed.errors import InputError
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import value
 from graphfed.nn.backbones import BACKBONES
 
 WEIGHTED = [name for name in BACKBONES if BACKBONES[name].weighted]
 TAKE_WEIGHTS = [
     name
     for name in METHODS
-    if config_of(get_method(name)).architecture in WEIGHTED and name not in REFUSE_WEIGHTS
+    if value(config_of(get_method(name)), "backbone", "gcn") in WEIGHTED and name not in REFUSE_WEIGHTS
 ]
 CASES = [(name, "gcn") for name in TAKE_WEIGHTS]
 CASES += [(name, "sage") for name in ("central", "isolated", "fedavg")]

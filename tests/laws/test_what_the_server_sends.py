@@ -22,6 +22,7 @@ from graphfed.federation.operations import control
 from graphfed.federation.operations.delivery import Delivery
 from graphfed.federation.payload import tree_map
 from graphfed.federation.transfer import describe_value
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.sparse import SparseMatrix
@@ -108,7 +109,7 @@ def run(name: str, settings: dict[str, Any]) -> None:
         def data(fed: Federation) -> Any:
             return fed.locate("clients", "data", [cohorts[h] for h in fed.here])
 
-    run_in_threads(workers, lambda fed: train(fed, method, data(fed), task, config), config.simulated)
+    run_in_threads(workers, lambda fed: train(fed, method, data(fed), task, config), is_simulated(config))
 
 
 def leaf(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:

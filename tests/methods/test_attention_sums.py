@@ -35,6 +35,7 @@ from graphfed.methods.attention_sums.method import METHOD
 from graphfed.methods.attention_sums.neighbour_sums import Masks, mask_parts
 from graphfed.methods.base import State
 from graphfed.methods.common.local_training import initial_weights
+from graphfed.methods.parts import is_simulated
 from graphfed.nn.sparse import SparseMatrix
 
 __all__ = ["float64", "three_clients"]
@@ -79,21 +80,22 @@ def dense_gat(world: World, weights: dict[str, Tensor], layers: int) -> Tensor:
 def dense_step(world: World, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The logits of all nodes after one step of gradient descent, and the gradient."""
     weights = {
-        name: w.double().requires_grad_() for name, w in initial_weights(world.task, config, "cpu").items()
+        name: w.double().requires_grad_()
+        for name, w in initial_weights(world.task, config.network, config.run.seed, "cpu").items()
     }
     train = torch.from_numpy(world.split.train)
     y = torch.from_numpy(world.graph.y)
-    cross_entropy(dense_gat(world, weights, config.layers)[train], y[train]).backward()
+    cross_entropy(dense_gat(world, weights, config.network.layers)[train], y[train]).backward()
     gradients = {name: w.grad for name, w in weights.items()}
-    stepped = {name: (w - config.lr * gradients[name]).detach() for name, w in weights.items()}
-    return dense_gat(world, stepped, config.layers), gradients
+    stepped = {name: (w - config.training.lr * gradients[name]).detach() for name, w in weights.items()}
+    return dense_gat(world, stepped, config.network.layers), gradients
 
 
 def set_up(
     world: World, placement: str = "stacked", fed: Federation | None = None, **settings: Any
 ) -> tuple[Federation, State, Any]:
     config = config_of(METHOD, **settings)
-    fed = fed or PLACEMENTS[placement](world.clients, simulated=config.simulated)
+    fed = fed or PLACEMENTS[placement](world.clients, simulated=is_simulated(config))
     data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     return fed, METHOD.setup(fed, data, world.task, config), config
 
@@ -104,7 +106,7 @@ def gradient_of(world: World, placement: str, **settings: Any) -> dict[str, Tens
     before = {name: w.clone() for name, w in state.weights.parts[0].items()}
     with fed.phase("train", round_number=1):
         after = METHOD.round(fed, state, config, 1).weights.parts[0]
-    return {name: (before[name] - after[name]) / config.lr for name in before}
+    return {name: (before[name] - after[name]) / config.training.lr for name in before}
 
 
 @pytest.mark.parametrize(("layers", "output_heads"), [(1, 1), (2, 1), (3, 1), (1, 3), (2, 8)])
@@ -267,7 +269,8 @@ def test_the_sum_over_one_neighbour_is_that_neighbours() -> None:
     fed, state, config = set_up(one_hub(), fed=fed, layers=2, heads=3)
     METHOD.predict(fed, state, config, "all")
     w = state.weights.parts[0]["layers.0.weight"]
-    parts = [payload for payload in received(fed, PARTS, 0) if payload.shape[1] == 3 * (config.hidden + 1)]
+    width = 3 * (config.network.hidden + 1)
+    parts = [payload for payload in received(fed, PARTS, 0) if payload.shape[1] == width]
     for k, part in enumerate(parts, start=1):
         by_head = part.view(3, -1)
         found = (by_head[:, :-1] / by_head[:, -1:]).flatten()

@@ -200,20 +200,19 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
         seed=7,
         settings={"policy": "ddpg", "policy_file": str(path)},
     )
-    training = config.training
-    assert isinstance(training, fedgraph.FedGraphConfig)
+    asked: fedgraph.FedGraphConfig = config.settings
     fed = stacked(CLIENTS)
     inputs = load_inputs(config)
     data = fed.locate("clients", "data", inputs.parts(config, fed.workers))
     task = inputs.task("classification")
-    data, _ = agree_before_setup(fed, data, config.method, task, training)
-    state = fedgraph.setup(fed, data, task, training)
+    data, _ = agree_before_setup(fed, data, config.method, task, asked)
+    state = fedgraph.setup(fed, data, task, asked)
     for number in range(1, ROUNDS + 1):
         (counts,) = state.prepared.counts.parts
         seen = [state.values[name].parts[0] for name in ("policy", "observed")]
-        assert torch.equal(server.decide(*seen, counts, training), decisions[number - 1])
+        assert torch.equal(server.decide(*seen, counts, asked.sampling, LAYERS), decisions[number - 1])
         with fed.phase("train", round_number=number):
-            state = fedgraph.round(fed, state, training, number)
+            state = fedgraph.round(fed, state, asked, number)
 
     result = graphfed.run(
         "fedgraph",

@@ -301,7 +301,7 @@ def test_memory_and_files_of_learning_are_counted_by_hand(monkeypatch: pytest.Mo
     """Of 3 clients, 2 layers and 4 components: states of 16 numbers, actions of 9; 5 times 10 rounds."""
     federation = SimpleNamespace(
         fed=SimpleNamespace(num_clients=3),
-        config=SimpleNamespace(layers=2),
+        config=SimpleNamespace(network=SimpleNamespace(layers=2)),
         clients=SimpleNamespace(size=100),
     )
     sizes: Any = (federation, DDPGConfig(components=4, buffer=30, widths="8"), 5, 10)
@@ -417,7 +417,7 @@ def test_a_tampered_file_is_refused_in_one_line(learned: LearnedPolicy, tmp_path
             {"settings": {"aggregation": "secure"}},
             "aggregation=secure cannot be used with policy=ddpg",
         ),
-        ({"settings": {"backbone": "gat"}}, "fedgraph has no setting 'backbone'"),
+        ({"settings": {"backbone": "gat"}}, "fedgraph always has backbone=gcn"),
         ({"data": "roads"}, "is for forecasting"),
     ],
 )

@@ -19,7 +19,7 @@ import graphfed as gf
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.tables import from_assignment
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.fedsage.cross_client import Embeddings, cross_gradients
 from graphfed.methods.fedsage.generator import (
     FEATURES,
@@ -52,6 +52,8 @@ SETTINGS: dict[str, Any] = {
     "local_steps": 2,
     "rounds": 3,
 }
+#: Without those of the gradients of other clients.
+ALONE = {name: value for name, value in SETTINGS.items() if not name.startswith("cross_")}
 #: Those that FedAvg has too.
 SHARED = {
     k: SETTINGS[k]
@@ -81,15 +83,15 @@ def sage(x: Tensor, a: Tensor, w: dict[str, Tensor]) -> Tensor:
 class PlainClient:
     """One client: its dense subgraph, its generator as parameters, and torch's Adam."""
 
-    def __init__(self, world: World, k: int, config: FedSagePlusConfig) -> None:
+    def __init__(self, world: World, k: int, config: AveragingSettings) -> None:
         self.data = data = make_cohort(world.graph, world.split, world.partition, [k])
-        self.config = config
-        self.hidden = uniform(fold(config.seed, "hidden"), data.id)[:, 0] < config.hidden_fraction
+        self.settings, self.seed = config.exchange, config.run.seed
+        self.hidden = uniform(fold(self.seed, "hidden"), data.id)[:, 0] < self.settings.hidden_fraction
         self.a = torch.zeros(data.num_rows, data.num_rows)
         self.a[data.edge_index[1], data.edge_index[0]] = 1
         first = first_generator(impair(data, config), world.task, config)
         self.w = {name: w[0].clone().requires_grad_() for name, w in first.items()}  # type: ignore[index]
-        self.optimizer = torch.optim.Adam(self.w.values(), lr=config.generator_lr)
+        self.optimizer = torch.optim.Adam(self.w.values(), lr=self.settings.generator_lr)
         self.keep = ~self.hidden
         self.missing = (self.a[:, self.hidden].sum(1))[self.keep]
         self.taught = (self.missing > 0).nonzero()[:, 0].tolist()
@@ -113,24 +115,23 @@ class PlainClient:
         return loss / len(nodes)
 
     def train_alone(self) -> None:
-        config = self.config
-        for step in range(config.generator_steps):
+        for step in range(self.settings.generator_steps):
             z = self.encode()
             scores = z @ self.w["missing.weight"] + self.w["missing.bias"]
             counts = scores.where(self.missing > 0, scores.relu())
-            noise = normal(fold(config.seed, "generator noise", step), self.data.id[self.keep], H)
+            noise = normal(fold(self.seed, "generator noise", step), self.data.id[self.keep], H)
             loss = smooth_l1_loss(counts, self.missing)
-            loss = loss + config.feature_weight * self.own_loss(z[self.taught], noise[self.taught])
+            loss = loss + self.settings.feature_weight * self.own_loss(z[self.taught], noise[self.taught])
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
 
     def mended(self) -> tuple[list[Tensor], list[int]]:
         """The generated features, and the node of each, in the order of p."""
-        config, data = self.config, self.data
+        data = self.data
         z = sage(data.x, self.a, self.w)  # type: ignore[arg-type]
         counts = (z @ self.w["missing.weight"] + self.w["missing.bias"]).relu().round().clamp(max=P)
-        noise = normal(fold(config.seed, "generator noise", "mending"), data.id, H)
+        noise = normal(fold(self.seed, "generator noise", "mending"), data.id, H)
         found = [
             (self.generate(z[v], noise[v])[p].detach(), v)
             for p in range(P)
@@ -140,13 +141,13 @@ class PlainClient:
         return [x for x, _ in found], [v for _, v in found]
 
 
-def train_across(clients: list[PlainClient], config: FedSagePlusConfig) -> None:
+def train_across(clients: list[PlainClient], config: AveragingSettings) -> None:
     """Every pair of clients: the gradient of the squared distances to the closest node of the other."""
     encoded = [c.encode().detach()[c.taught] for c in clients]
-    key = fold(config.seed, "generator noise", "sent")
+    settings, key = config.exchange, fold(config.run.seed, "generator noise", "sent")
     noise = [normal(key, c.data.id[c.keep][c.taught], H) for c in clients]
-    optimizers = [torch.optim.Adam([c.w[FEATURES]], lr=config.generator_lr) for c in clients]
-    for _ in range(config.cross_steps):
+    optimizers = [torch.optim.Adam([c.w[FEATURES]], lr=settings.generator_lr) for c in clients]
+    for _ in range(settings.cross_steps):
         for i, (client, z, own) in enumerate(zip(clients, encoded, noise, strict=True)):
             loss = client.own_loss(z, own)
             scale = 1 / (client.data.num_features * int(client.keep.sum()))
@@ -155,7 +156,7 @@ def train_across(clients: list[PlainClient], config: FedSagePlusConfig) -> None:
                     compared = client.generate(z[row], own[row])[: int(client.missing[v])]
                     for generated in compared if j != i else ():
                         distance = ((generated - other.data.x) ** 2).sum(1).min()  # type: ignore[operator]
-                        loss = loss + config.cross_weight * scale * distance
+                        loss = loss + settings.cross_weight * scale * distance
             optimizers[i].zero_grad()
             loss.backward()
         for optimizer in optimizers:
@@ -220,13 +221,13 @@ def test_it_is_fedavg_on_graphs_that_a_plain_loop_mends(sparse: bool) -> None:
 # ---- what gradients show -----------------------------------------------------------------------------------
 
 
-def gradient_for(nodes: int, other: Cohort, config: FedSagePlusConfig) -> tuple[Tensor, Tensor, Tensor]:
+def gradient_for(nodes: int, other: Cohort) -> tuple[Tensor, Tensor, Tensor]:
     """The embeddings of client 0, its V, and the gradient that client 1 returns."""
     generator = torch.Generator().manual_seed(nodes)
     z = torch.cat([torch.randn(nodes, H, generator=generator), torch.ones(nodes, 1)], 1)
     received = Embeddings(z, torch.full((nodes,), P), torch.zeros(nodes, dtype=torch.int64))
     matrix = torch.randn(2, other.num_features, P * (H + 1), generator=generator)
-    (gradient,) = cross_gradients(other, torch.tensor([1]), received, matrix, config)
+    (gradient,) = cross_gradients(other, torch.tensor([1]), received, matrix, P)
     return z, matrix[0].view(-1, P, H + 1), gradient[0].view(-1, P, H + 1)
 
 
@@ -234,12 +235,9 @@ def gradient_for(nodes: int, other: Cohort, config: FedSagePlusConfig) -> tuple[
 def test_few_embeddings_show_the_closest_features_exactly(sparse: bool) -> None:
     """The client knows all but X^T A, whose columns are sums of x_u z_v^T with independent z_v."""
     world = make_world(1, clients=2, sparse=sparse)
-    other, config = (
-        make_cohort(world.graph, world.split, world.partition, [1]),
-        FedSagePlusConfig(generated=P),
-    )
+    other = make_cohort(world.graph, world.split, world.partition, [1])
     x = other.x if isinstance(other.x, Tensor) else other.x.to_dense()  # type: ignore[union-attr]
-    noisy, matrix, gradient = gradient_for(H + 1, other, config)
+    noisy, matrix, gradient = gradient_for(H + 1, other)
     for p in range(P):
         moments = matrix[:, p] @ (noisy.t() @ noisy) - gradient[:, p] / 2
         stolen = (moments @ torch.linalg.pinv(noisy)).t()
@@ -249,11 +247,8 @@ def test_few_embeddings_show_the_closest_features_exactly(sparse: bool) -> None:
 
 def test_many_embeddings_do_not_show_them_by_linear_algebra() -> None:
     world = make_world(1, clients=2, sparse=False)
-    other, config = (
-        make_cohort(world.graph, world.split, world.partition, [1]),
-        FedSagePlusConfig(generated=P),
-    )
-    noisy, matrix, gradient = gradient_for(3 * (H + 1), other, config)
+    other = make_cohort(world.graph, world.split, world.partition, [1])
+    noisy, matrix, gradient = gradient_for(3 * (H + 1), other)
     moments = matrix[:, 0] @ (noisy.t() @ noisy) - gradient[:, 0] / 2
     stolen = (moments @ torch.linalg.pinv(noisy)).t()
     closest = torch.cdist(noisy @ matrix[:, 0].t(), other.x).argmin(1)  # type: ignore[arg-type]
@@ -264,7 +259,7 @@ def test_many_embeddings_do_not_show_them_by_linear_algebra() -> None:
 
 
 def test_without_cross_steps_nothing_is_sent_before_training() -> None:
-    _, fed = run_local("fedsage_plus", make_world(), **{**SETTINGS, "cross_steps": 0})
+    _, fed = run_local("fedsage_plus", make_world(), **{**ALONE, "cross_steps": 0})
     names = {entry["name"] for entry in fed.ledger.to_json()["entries"]}
     assert not {name for name in names if name.startswith("fedsage")}
     _, fed = run_local("fedsage_plus", make_world(), **SETTINGS)
@@ -290,7 +285,7 @@ def test_generators_learn_the_counts_from_any_start(seed: int, bias: float) -> N
     first["missing.bias"] = first["missing.bias"] + bias
     trained = train_alone(impaired, first, config)
     client = impaired.batch.client[-1]
-    scores = missing_scores(trained, embeddings(trained, impaired.batch, config), client)
+    scores = missing_scores(trained, embeddings(trained, impaired.batch, config.network), client)
     off = (scores.relu() - impaired.missing).abs()
     for k in range(3):
         assert off[client == k].mean() <= 0.3 * impaired.missing[client == k].mean()

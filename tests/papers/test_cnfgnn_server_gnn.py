@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
 from graphfed.errors import InputError
-from graphfed.methods.cnfgnn.config import CNFGNNConfig
-from graphfed.methods.cnfgnn.server_gnn import HEADS, SERVER_NETWORKS, get_server_network
+from graphfed.methods.cnfgnn.config import ServerNetwork
+from graphfed.methods.cnfgnn.server_gnn import HEADS, SERVER_NETWORKS
 from graphfed.nn import precision
 from graphfed.nn.edges import make_edges
 from graphfed.nn.precision import has_fast_bfloat16, product_dtype
@@ -195,7 +195,7 @@ def test_the_default_of_cnfgnn_does_not_see_how_large_the_network_is() -> None:
     adjacency, v = adjacency_of(0, 7), draw(0, 7, 3, HIDDEN)
     one = make_edges(sp.csr_matrix(adjacency))
     two = make_edges(sp.csr_matrix(sp.block_diag([sp.coo_array(adjacency)] * 2)))
-    for name, same in ((CNFGNNConfig().network, True), ("graph_network", False)):
+    for name, same in ((ServerNetwork().network, True), ("graph_network", False)):
         network = SERVER_NETWORKS[name]
         weights = network.init(0, HIDDEN)
         alone, copied = (
@@ -215,12 +215,6 @@ def test_a_node_with_more_neighbours_of_one_kind_has_the_same_mean() -> None:
         weights = network.init(0, HIDDEN)
         found = [network.forward(weights, v, make_edges(edges), None)[3] for edges in (few, many)]
         assert torch.allclose(*found, rtol=0, atol=1e-10) == same
-
-
-def test_a_misspelt_network_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"no server network is called 'difusion'; did you mean 'diffusion'"):
-        get_server_network("difusion")
-    assert get_server_network("gat") is SERVER_NETWORKS["gat"]
 
 
 def test_gat_refuses_a_width_that_its_heads_do_not_divide() -> None:

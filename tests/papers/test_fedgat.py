@@ -1,7 +1,7 @@
 """FedGAT: its three evaluations are one, what it equals in its limits, and what is sent."""
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from protections import protection
-from pydantic import TypeAdapter
 from worlds import (
     PLACEMENTS,
     World,
@@ -33,17 +32,18 @@ from graphfed.federation.cohort import make_cohort, with_unit_features
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
 from graphfed.methods.fedgat import server_graph
-from graphfed.methods.fedgat.config import FedGATConfig
-from graphfed.methods.fedgat.method import kept_edges, without_singles
+from graphfed.methods.fedgat.config import KeptEdges
+from graphfed.methods.fedgat.method import kept_edges
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled, numbers
 from graphfed.methods.fedgat.server_graph import message_bytes, pool
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import stacked
 
 METHOD = get_method("fedgat")
 #: One step of plain gradient descent from the shared weights, in which averages of weights are central steps.
-ONE_STEP = {"optimizer": "sgd", "local_steps": 1, "lr": 0.05}
+ONE_STEP = {"optimizer": "sgd", "lr": 0.05}
 EVALUATIONS = {
     "vectors": {"form": "vector"},
     "matrices": {"form": "matrix"},
@@ -101,7 +101,7 @@ def test_clients_with_weights_of_their_own_evaluate_features_as_the_message(
 
 def test_weights_of_edges_change_nothing_and_the_network_says_so() -> None:
     world = small_world()
-    assert not config_of(METHOD).network.weighted
+    assert not config_of(METHOD).network.kernel.weighted
     one, two = (by_node(run_local("fedgat", w)[0], world) for w in (world, weighted(world)))
     assert torch.equal(one, two)
 
@@ -143,7 +143,7 @@ def test_the_set_up_refuses_secure_sums_of_two_clients_before_anything_is_sent(
     for clients, fraction in ((2, 1.0), (6, 0.3)):
         world, method = make_world(clients=clients), get_method(name)
         config = config_of(method, aggregation="secure", protocols=protocols, fraction=fraction)
-        fed = stacked(clients, simulated=config.simulated)
+        fed = stacked(clients, simulated=is_simulated(config))
         data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
         with pytest.raises(InputError, match="needs 3 to 65535 clients in a round, and this round has 2"):
             method.setup(fed, data, world.task, config)
@@ -171,8 +171,8 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
     world = weighted(make_world())
     of = dict(zip(map(tuple, world.graph.edges.T.tolist()), world.graph.edge_weight, strict=True))
     cohort = make_cohort(world.graph, world.split, world.partition, range(3))
-    for settings in ({"drop_single": True}, {"max_neighbours": 2}, {}):
-        kept = kept_edges(cohort, config_of(METHOD, **{"drop_single": False, **settings}))
+    for edges in (KeptEdges(drop_single=True), KeptEdges(max_neighbours=2), KeptEdges()):
+        kept = kept_edges(cohort, edges, 0)
         ends = (
             (kept.id[kept.edge_index[0]], kept.id[kept.edge_index[1]], kept.edge_weight),
             (kept.id[kept.cross_row], kept.cross_id, kept.cross_weight),
@@ -183,7 +183,8 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
             assert weight.tolist() == pytest.approx([of[min(pair), max(pair)] for pair in pairs])
     plain = kept_edges(
         make_cohort(make_world().graph, world.split, make_world().partition, range(3)),
-        config_of(METHOD, drop_single=True, max_neighbours=2),
+        KeptEdges(drop_single=True, max_neighbours=2),
+        0,
     )
     assert plain.edge_weight is None
     assert plain.cross_weight is None
@@ -288,8 +289,8 @@ def test_settings_that_cannot_be_together_are_refused(reason: str, settings: dic
 
 def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
     for settings in ({}, {"later": "exchange"}, {"exchange": "encrypted"}):
-        config = config_of(METHOD, **settings)
-        assert TypeAdapter(FedGATConfig).validate_python(asdict(config)) == config
+        listed = METHOD.tree.listed(config_of(METHOD, **settings))
+        assert METHOD.tree.listed(METHOD.configure(listed, {})) == listed
 
 
 def test_direct_evaluation_makes_no_route_of_slots_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +378,7 @@ def test_with_a_high_degree_it_is_central_gat() -> None:
     graph = replace(world.graph, x=features / np.maximum(np.linalg.norm(features, axis=1), 1)[:, None])
     world = World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
     central = by_node(
-        run_local("central", world, backbone="gat", heads=8, dropout=0.0, **ONE_STEP)[0],
+        run_local("central", world, backbone="gat", heads=8, dropout=0.0, local_steps=1, **ONE_STEP)[0],
         World(
             graph, world.split, from_assignment(graph, np.zeros(graph.num_nodes, dtype=int), num_clients=1)
         ),
@@ -399,11 +400,11 @@ def test_with_drop_single_a_node_does_without_its_only_neighbour_elsewhere() -> 
     client = np.array([0, 0, 0, 1, 1, 1, 1, 1])
     parts = from_assignment(graph, client, num_clients=2)
     cohort = make_cohort(graph, world.split, parts, range(2))
-    kept = without_singles(cohort, config_of(METHOD, drop_single=True))
+    kept = kept_edges(cohort, KeptEdges(drop_single=True), 0)
     pairs = set(zip(kept.id[kept.cross_row].tolist(), kept.cross_id.tolist(), strict=True))
     # 3 has 0 and 1 elsewhere; 4 has only 1, and 0 only 3.
     assert pairs == {(1, 3), (1, 4), (3, 0), (3, 1)}
-    every = without_singles(cohort, config_of(METHOD, drop_single=False))
+    every = kept_edges(cohort, KeptEdges(), 0)
     assert len(every.cross_row) == 6
 
 

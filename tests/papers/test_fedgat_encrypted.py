@@ -43,6 +43,7 @@ from graphfed.federation.route import RouteTable
 from graphfed.methods.fedgat import encrypted_moments, pretraining
 from graphfed.methods.fedgat.method import kept_edges, without_singles
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, vector_message, vector_weights
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 
@@ -88,7 +89,7 @@ def set_up(
 ) -> Received:
     """The set-up alone, and what the clients received."""
     config = config_of(METHOD, **settings)
-    fed = fed or PLACEMENTS[placement](world.clients, simulated=config.simulated)
+    fed = fed or PLACEMENTS[placement](world.clients, simulated=is_simulated(config))
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     real = pretraining.moments_view
 
@@ -300,7 +301,7 @@ def test_the_bytes_are_those_of_the_formula_and_are_predicted(
 def sizes_asked_for(world: World) -> np.ndarray:
     """B of every node of every client's neighbourhood, from the edges alone."""
     cohort = make_cohort(world.graph, world.split, world.partition, range(world.clients))
-    kept = without_singles(cohort, config_of(METHOD))
+    kept = without_singles(cohort)
     neighbours_of: dict[int, set[int]] = {int(i): {int(i)} for i in kept.id}
     ends = torch.cat([kept.edge_index[1], kept.cross_row]).tolist()
     others = torch.cat([kept.id[kept.edge_index[0]], kept.cross_id]).tolist()
@@ -501,7 +502,7 @@ def kept_pairs(world: World, placement: str = "stacked", **settings: Any) -> set
     config = config_of(METHOD, **settings)
     found: set[tuple[int, int]] = set()
     for cohort in cohorts_of(world, PLACEMENTS[placement](world.clients).workers, config):
-        kept = kept_edges(cohort, config)
+        kept = kept_edges(cohort, config.exchange.edges, config.run.seed)
         ends = torch.cat([kept.edge_index[1], kept.cross_row])
         others = torch.cat([kept.id[kept.edge_index[0]], kept.cross_id])
         found |= set(zip(kept.id[ends].tolist(), others.tolist(), strict=True))

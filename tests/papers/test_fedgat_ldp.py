@@ -13,8 +13,9 @@ from worlds import World, by_node, config_of, last_round_stands, logits, make_wo
 from graphfed.data.graphs.graph import Graph
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
+from graphfed.methods.common.released import NoiseSeed
 from graphfed.methods.fedgat import ldp as fedgat_ldp
-from graphfed.methods.fedgat.config import FedGATLdpConfig
+from graphfed.methods.fedgat.config import NoisedFeatures
 from graphfed.methods.fedgat.ldp import noised_features, smoothed
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.registry import get_method
@@ -31,12 +32,6 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def config(**settings: Any) -> FedGATLdpConfig:
-    made = config_of(METHOD, **settings)
-    assert isinstance(made, FedGATLdpConfig)
-    return made
-
-
 def with_features(graph: Graph, x: np.ndarray) -> Graph:
     return replace(graph, x=x.astype(np.float32))
 
@@ -46,7 +41,7 @@ def test_what_is_released_is_the_features_within_length_1_and_noise_of_sigma() -
     world = make_world(nodes=400, clients=1)
     cohort = make_cohort(world.graph, world.split, world.partition, [0])
     assert cohort.x is not None
-    noised = noised_features(cohort, config(noise_seed=None, epsilon=2.0, delta=1e-4))
+    noised = noised_features(cohort, NoisedFeatures(epsilon=2.0, delta=1e-4), NoiseSeed())
     x = cohort.x.to_dense()  # type: ignore[operator]
     bounded = x / x.norm(dim=1, keepdim=True).clamp(min=1)
     assert float(x.norm(dim=1).max()) > 1
@@ -82,7 +77,7 @@ def test_smoothing_is_the_normalised_adjacency_and_rows_of_length_1() -> None:
         expected = np.linalg.matrix_power(scale[:, None] * a * scale, times) @ x.numpy()
         length = np.linalg.norm(expected, axis=1, keepdims=True)
         expected = np.divide(expected, length, where=length > 0, out=np.zeros_like(expected))
-        found = smoothed(Pooled(x, neighbourhoods), config(k_x=times)).x
+        found = smoothed(Pooled(x, neighbourhoods), times).x
         assert isinstance(found, Tensor)
         assert torch.allclose(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
@@ -107,7 +102,7 @@ def test_training_and_predictions_follow_from_what_was_released_alone(evaluation
     """A run goes on from what was released, with clients that now have other features: to the same bits. So
     nothing that a client computes or sends after the release depends on its features."""
     world = last_round_stands(make_world())
-    chosen = config(noise_seed=None, evaluation=evaluation)
+    chosen = config_of(METHOD, noise_seed=None, evaluation=evaluation)
 
     def begin(graph: Graph) -> tuple[Federation, Any]:
         parts = replace(world.partition, graph_hash=graph.hash)

@@ -8,7 +8,6 @@ import torch
 from worlds import World, cohorts_of, config_of, last_round_stands, make_world, run_local
 
 from graphfed.federation import Federation
-from graphfed.methods.fedgat.config import FedGATConfig
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_vectors
 from graphfed.methods.fedgat.score_range import (
@@ -18,6 +17,7 @@ from graphfed.methods.fedgat.score_range import (
     score_facts,
     score_range,
 )
+from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import stacked
@@ -164,8 +164,7 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
     here = make_world(nodes=12)
     method = get_method("fedgat")
     config = config_of(method, **settings)
-    fed = stacked(here.clients, simulated=config.simulated)
-    assert isinstance(config, FedGATConfig)
+    fed = stacked(here.clients, simulated=is_simulated(config))
     state = method.setup(
         fed, fed.locate("clients", "data", cohorts_of(here, fed.workers, config)), here.task, config
     )
@@ -175,7 +174,11 @@ def test_after_a_round_the_facts_are_those_of_its_weights_where_scores_can_be_wa
     state = method.round(fed, state, config, 1)
     (after,) = state.values["facts"].parts
     (weights,) = state.weights.parts
-    expected = before if pooled is None else score_facts(pooled.parts[0], weights, before, config.polynomial)
+    expected = (
+        before
+        if pooled is None
+        else score_facts(pooled.parts[0], weights, before, config.network.scores.polynomial)
+    )
     assert {name: float(fact) for name, fact in after.items()} == {
         name: float(fact) for name, fact in expected.items()
     }

@@ -32,7 +32,7 @@ from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import client_graphs, server
 from graphfed.methods.fedgraph import method as fedgraph
-from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig, ModelledTime, Sampling
 from graphfed.methods.fedgraph.sampling_policies import (
     MIN_PROBABILITY,
     PolicyFile,
@@ -56,16 +56,12 @@ def overlapping(seed: int = 0, nodes: int = 30) -> World:
 
 def decision_of(world: World, config: FedGraphConfig) -> dict[int, list[float]]:
     counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
-    rows = fixed_decision(
-        counts,
-        config.policy,
-        config.layers,
-        config.batch,
-        config.probability,
-        (config.fan_out, config.inner_fan_out),
-        config.layer_size,
-    )
+    rows = fixed_decision(counts, config.sampling, config.network.layers)
     return dict(enumerate(rows.tolist()))
+
+
+def first_weights(world: World, config: FedGraphConfig) -> dict[str, Tensor]:
+    return initial_weights(world.task, config.network, config.run.seed, "cpu")
 
 
 def trained(world: World, **settings: Any) -> tuple[dict[str, Tensor], Federation]:
@@ -90,7 +86,7 @@ SETTINGS = {
     "four layers": {"layers": 4, "probability": 0.3, "batch": 3},
     "one layer": {"layers": 1, "probability": 0.5},
     "two local steps": {"local_steps": 2, "probability": 0.5, "batch": 5},
-    "once in a round": {"local_steps": 1, "refresh": "round", "probability": 0.5, "batch": 5},
+    "once in a round": {"local_steps": 2, "refresh": "round", "probability": 0.5, "batch": 5},
     "the optimiser at the server": {
         "optimizer_at": "server",
         "optimizer": "adam",
@@ -118,7 +114,7 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(set
     made, chosen = WORLDS[world](), SETTINGS[settings]
     weights, fed = trained(made, **chosen)
     config = config_of(METHOD, **{**PLAIN, **chosen})
-    first = initial_weights(made.task, config, "cpu")
+    first = first_weights(made, config)
     expected, sent = plain_fedgraph.train(made, config, decision_of(made, config), first, ROUNDS)
     for name, w in expected.items():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-10), name
@@ -126,8 +122,8 @@ def test_weights_and_traffic_are_those_of_plain_loops_over_clients_and_nodes(set
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 8 * sent["numbers"]
     assert fed.ledger.bytes_of("fedgraph/transformed_features", "train") == 8 * sent["first"]
     names = {entry.name for entry in fed.ledger.entries}
-    assert ("fedgraph/transformed_features" in names) == (config.sent_embeddings == "all")
-    assert ("gradient" in names) == config.at_server != ("update" in names)
+    assert ("fedgraph/transformed_features" in names) == (config.sharing.sent_embeddings == "all")
+    assert ("gradient" in names) == config.at_server() != ("update" in names)
 
 
 def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(tmp_path):
@@ -136,7 +132,7 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(t
     world = make_world(3)
     config = config_of(METHOD, **PLAIN)
     counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
-    size = sum(w.numel() for w in initial_weights(world.task, config, "cpu").values())
+    size = sum(w.numel() for w in first_weights(world, config).values())
     action = torch.tensor([-0.2, 0.1, -0.5], dtype=torch.float64)
     draws = torch.Generator().manual_seed(0)
     tensors = {
@@ -152,7 +148,7 @@ def test_a_learned_policy_does_and_sends_what_plain_loops_do_with_its_decision(t
     weights, fed = trained(world, policy="ddpg", policy_file=str(tmp_path / "p"))
     decision = dict(enumerate(make_decision(action.repeat(3), counts).tolist()))
     assert decision[0][0] < counts[0]
-    first = initial_weights(world.task, config, "cpu")
+    first = first_weights(world, config)
     expected, sent = plain_fedgraph.train(world, config, decision, first, ROUNDS)
     for name, w in expected.items():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-10), name
@@ -173,8 +169,8 @@ def test_a_learned_policy_is_on_the_device_of_the_weights(tmp_path: Path) -> Non
     }
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     write_policy(tmp_path / "p", tensors, PolicyFile("ddpg", 3, 2, 1, {}))
-    config = config_of(METHOD, policy="ddpg", policy_file=str(tmp_path / "p"))
-    policy = server.load_policy(config, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
+    sampling = Sampling(policy="ddpg", policy_file=str(tmp_path / "p"))
+    policy = server.load_policy(sampling, 2, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
     assert {name: tensor.device.type for name, tensor in policy.items()} == dict.fromkeys(
         [*shapes, "saw_test"], "meta"
     )
@@ -186,7 +182,7 @@ def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
     world = make_world(3)
     config = config_of(METHOD, **PLAIN, policy="ddpg", policy_file=str(tmp_path / "p"))
     fed = Watched([[0], [1], [2]])
-    first = initial_weights(world.task, config, "cpu")
+    first = first_weights(world, config)
     size = sum(w.numel() for w in first.values())
     draws = torch.Generator().manual_seed(1)
     tensors = {
@@ -220,11 +216,8 @@ def test_an_actor_decides_by_what_the_clients_sent_the_round_before(tmp_path):
 
 
 def test_embeddings_of_the_first_step_serve_all_local_steps_of_a_round_where_they_are_not_refreshed():
-    """With one step in a round nothing is old; with three, a third of the rows is sent."""
+    """With three steps in a round a third of the rows is sent."""
     world = make_world(3)
-    one, _ = trained(world, refresh="round", probability=0.5)
-    fresh, _ = trained(world, refresh="step", probability=0.5)
-    assert all(torch.equal(one[name], fresh[name]) for name in one)
     settings = {"local_steps": 3, "policy": "full"}
     _, stale = trained(world, refresh="round", **settings)
     _, each = trained(world, refresh="step", **settings)
@@ -258,7 +251,7 @@ def dense_gcn(world: World, weights: dict[str, Tensor], layers: int, *, first: s
 @pytest.mark.parametrize(
     ("settings", "first"),
     [
-        ({"first_degrees": METHOD.config().first_degrees}, "inside alone"),
+        ({"first_degrees": METHOD.configure({}).sharing.first_degrees}, "inside alone"),
         ({"sent_embeddings": "all"}, "all"),
         ({"first_degrees": "all"}, "inside"),
         ({"first_degrees": "internal"}, "inside alone"),
@@ -299,7 +292,7 @@ def test_with_a_probability_near_0_only_the_node_itself_is_left_and_nothing_is_s
     assert fed.ledger.bytes_of("fedgraph/embeddings", "train") == 0
     config = config_of(METHOD, **PLAIN, probability=1e-15)
     decision = {k: [row[0], 0.0, 0.0] for k, row in decision_of(world, config).items()}
-    first = initial_weights(world.task, config, "cpu")
+    first = first_weights(world, config)
     expected, _ = plain_fedgraph.train(world, config, decision, first, ROUNDS)
     assert torch.allclose(weights["layers.0.weight"], expected["layers.0.weight"], rtol=0, atol=1e-10)
 
@@ -331,11 +324,11 @@ def test_no_message_holds_a_feature_of_a_node(settings):
     data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
     train(fed, METHOD, data, world.task, config)
     between = [(name, payload) for name, (a, b), payload in fed.seen if a >= 0 and b >= 0]
-    assert bool(between) == (config.sent_embeddings != "none" and config.layers > 1)
+    assert bool(between) == (config.sharing.sent_embeddings != "none" and config.network.layers > 1)
     features = world.graph.num_features
     for name, payload in between:
         if name in ("fedgraph/embeddings", "fedgraph/transformed_features"):
-            assert payload.shape[1] in (config.hidden, world.graph.num_classes)
+            assert payload.shape[1] in (config.network.hidden, world.graph.num_classes)
             assert payload.shape[1] < features
         else:
             assert name in ("fedgraph/neighbours", "fedgraph/wanted")
@@ -377,7 +370,7 @@ def test_the_mean_is_by_batch_size_and_plain_where_all_are_alike():
     """Eq. (8): the same weights at all clients stay as they are, so fractions add up to one."""
     world = make_world(1)
     weights, _ = trained(world, lr=1e-300, weight_decay=0.0, batch=3)
-    first = initial_weights(world.task, config_of(METHOD, **PLAIN), "cpu")
+    first = first_weights(world, config_of(METHOD, **PLAIN))
     for name, w in first.items():
         assert torch.allclose(weights[name], w, rtol=0, atol=1e-15)
 
@@ -449,7 +442,7 @@ def test_modelled_seconds_are_operations_and_bytes_of_the_slowest_client():
     config = config_of(METHOD, **settings)
     plain = Plain(world, config)
     layers = plain.sample({k: set(ids) for k, ids in plain.train.items()}, None, 0)
-    widths = (world.graph.num_features, config.hidden, world.graph.num_classes)
+    widths = (world.graph.num_features, config.network.hidden, world.graph.num_classes)
     size = sum((a + 1) * b for a, b in pairwise(widths))
     counted = np.zeros(world.clients)
     for entry in fed.ledger.entries:
@@ -484,10 +477,10 @@ def test_speeds_and_bandwidths_of_clients_lie_evenly_between_a_spread_below_and_
     """On a logarithmic scale: of 4000 clients the quarters differ from a 1000 by 5 standard errors at most
     (false alarms: 5e-6), and every value lies within the spread."""
     graph = SimpleNamespace(client_ids=torch.arange(4000))
-    config = FedGraphConfig(speed=50.0, bandwidth=20.0, spread=3.0, local_steps=2)
+    time = ModelledTime(speed=50.0, bandwidth=20.0, spread=3.0)
     nothing, something = torch.zeros(4000), torch.full((4000,), 60)
-    speed = 2 * 10 * 7 / modelled_seconds(graph, nothing, nothing, nothing, 7, config)
-    bandwidth = 60 / modelled_seconds(graph, nothing, nothing, something, 0, config)
+    speed = 2 * 10 * 7 / modelled_seconds(graph, nothing, nothing, nothing, 7, 2, time)
+    bandwidth = 60 / modelled_seconds(graph, nothing, nothing, something, 0, 2, time)
     for values, median in ((speed, 50.0), (bandwidth, 20.0)):
         place = (values / median).log() / np.log(3.0)
         counts = torch.histc(place, bins=4, min=-1.0, max=1.0)
@@ -498,8 +491,8 @@ def test_speeds_and_bandwidths_of_clients_lie_evenly_between_a_spread_below_and_
 
 def test_a_policy_that_sees_every_clients_weights_leaves_the_optimizer_at_the_clients():
     settings = {"local_steps": 1, "optimizer_at": "server"}
-    assert FedGraphConfig(**settings).at_server
-    assert not FedGraphConfig(**settings, policy="ddpg", policy_file="p").at_server
+    assert METHOD.configure(settings).at_server()
+    assert not METHOD.configure({**settings, "policy": "ddpg", "policy_file": "p"}).at_server()
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------
@@ -514,7 +507,7 @@ def test_a_policy_that_sees_every_clients_weights_leaves_the_optimizer_at_the_cl
             {"policy": "ddpg", "policy_file": "p", "aggregation": "secure"},
             "the policy observes every client's weights",
         ),
-        ({"backbone": "gat"}, "fedgraph has no setting 'backbone'"),
+        ({"backbone": "gat"}, "fedgraph always has backbone=gcn"),
         ({"probability": 0.0}, "probability=0.0 cannot be used: expected"),
     ],
 )

@@ -48,7 +48,8 @@ from graphfed.studies.plan import InputCache
 
 METHOD = get_method("fedgraph")
 ROUNDS = MEASURED_ROUNDS + 2
-BALANCED = {"policy": "balanced", "round_time": 0.4, "dropout": 0.0, "optimizer": "sgd", "rounds": ROUNDS}
+PLAIN = {"dropout": 0.0, "optimizer": "sgd", "rounds": ROUNDS}
+BALANCED = {**PLAIN, "policy": "balanced", "round_time": 0.4}
 
 
 def model_of(base: Any, own: Any, answers: Any, overlap: Any = None) -> TimeModel:
@@ -268,11 +269,11 @@ def test_the_modelled_rounds_last_what_was_asked_to_ten_percent(partition: str, 
         settings={"data.num_nodes": 2000, "policy": "balanced", "round_time": round_time},
     )
     federation = prepare_federation(config, InputCache().get(config))
-    state = federation.first_state(config.training, {})
+    state = federation.first_state(config.settings, {})
     ends = [0.0]
     for number in range(1, MEASURED_ROUNDS + 6):
         with federation.fed.phase("train", round_number=number):
-            state = METHOD.round(federation.fed, state, config.training, number)
+            state = METHOD.round(federation.fed, state, config.settings, number)
         (facts,) = state.values["facts"].parts
         ends.append(float(facts["modelled_seconds"]))
     lasted = [after - before for before, after in pairwise(ends)]
@@ -297,7 +298,7 @@ def test_it_agrees_in_all_placements_and_sends_what_other_policies_send(
     for name, w in together.state.weights.parts[0].items():
         assert torch.allclose(w, other.state.weights.parts[0][name], rtol=0, atol=1e-9), name
     assert fed.ledger.to_json() == ledger.to_json()
-    _, constant = run_local("fedgraph", world, **{**BALANCED, "policy": "constant", "probability": 1.0})
+    _, constant = run_local("fedgraph", world, **PLAIN, policy="constant", probability=1.0)
     sent = [{(entry.phase, entry.name) for entry in one.ledger.entries} for one in (fed, constant)]
     assert sent[0] == sent[1]
     # The server sends a float64 for each client, training size and layer, and for each client to ask
@@ -366,9 +367,8 @@ def test_clients_that_share_a_process_cannot_measure_their_own_seconds() -> None
 
 def test_all_neighbours_are_kept_and_the_first_round_has_all_nodes() -> None:
     world = make_world(3)
-    one = {**BALANCED, "rounds": 1}
-    balanced, _ = run_local("fedgraph", last_round_stands(world), **one)
-    full, _ = run_local("fedgraph", last_round_stands(world), **{**one, "policy": "full"})
+    balanced, _ = run_local("fedgraph", last_round_stands(world), **{**BALANCED, "rounds": 1})
+    full, _ = run_local("fedgraph", last_round_stands(world), **{**PLAIN, "rounds": 1}, policy="full")
     for name, w in full.state.weights.parts[0].items():
         assert torch.equal(balanced.state.weights.parts[0][name], w)
 
@@ -388,7 +388,7 @@ def test_secure_aggregation_hides_the_weights_and_changes_no_decision() -> None:
     world = last_round_stands(overlapping())
     plain, _ = run_local("fedgraph", world, **BALANCED)
     hidden, _ = run_local("fedgraph", world, **BALANCED, aggregation="secure", protocols="simulated")
-    assert config_of(METHOD, **BALANCED).round_time == 0.4
+    assert config_of(METHOD, **BALANCED).sampling.round_time == 0.4
     for one, other in zip(
         plain.state.values["balance"].parts, hidden.state.values["balance"].parts, strict=True
     ):

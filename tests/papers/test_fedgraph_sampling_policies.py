@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
+from graphfed.methods.fedgraph.config import Sampling
 from graphfed.methods.fedgraph.sampling_policies import (
     MIN_PROBABILITY,
     PolicyFile,
@@ -163,7 +164,7 @@ def test_a_policy_file_of_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_constant_fraction_is_the_decision_of_an_action_that_is_the_same_for_every_client() -> None:
     counts = torch.tensor([0, 1, 7, 100])
-    decision = fixed_decision(counts, "constant", LAYERS, 5, 0.5, (1, 1), 1, batch_fraction=0.25)
+    decision = fixed_decision(counts, Sampling(policy="constant", batch_fraction=0.25), LAYERS)
     assert decision[:, 0].tolist() == [0, 1, 2, 25]
     chance = (0.5 - MIN_PROBABILITY) / (1 - MIN_PROBABILITY)
     action = 2 * torch.tensor([0.25, *[chance] * LAYERS], dtype=torch.float64) - 1

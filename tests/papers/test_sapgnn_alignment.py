@@ -121,10 +121,10 @@ def test_clients_of_different_keys_are_refused(name: str, odd: int, monkeypatch:
     whole = entity_alignment.key_check
 
     def key_check(
-        clients: entity_alignment.NamedCohort, config: entity_alignment.AlignmentSettings
+        clients: entity_alignment.NamedCohort, ids: entity_alignment.NodeIds, seed: int
     ) -> torch.Tensor:
         asking["client"] = clients.cohort.clients[0]
-        return whole(clients, config)
+        return whole(clients, ids, seed)
 
     monkeypatch.setattr(entity_alignment, "clients_key", lambda: keys[asking["client"]])
     monkeypatch.setattr(entity_alignment, "key_check", key_check)
@@ -160,7 +160,7 @@ def test_clients_who_count_owners_say_what_protects_their_names_and_send_only_wh
     fed: Federation = one_at_a_time(world.clients)
     cohorts = [make_cohort(world.graph, world.split, world.partition, h) for h in fed.workers]
     cohorts = [replace(c, y=torch.where(c.id % 4 == k, 0, -1)) for k, c in enumerate(cohorts)]
-    config = SapgnnConfig(node_ids=ids)
+    config = SapgnnConfig(ids=entity_alignment.NodeIds(ids))
     counted = entity_alignment.count_owners(fed, fed.locate("clients", "data", cohorts), config)
     clients = [{*cohort.id.tolist()} for cohort in cohorts]
     for k, cohort in enumerate(counted.parts):
@@ -194,10 +194,8 @@ def test_nodes_that_a_key_gives_one_name_are_refused(monkeypatch: pytest.MonkeyP
 
 def test_the_seed_that_clients_have_in_common_has_63_bits_that_all_follow_from_the_key() -> None:
     """Every generator takes it. Of 64 seeds a given bit is the same in all by a chance of 2^-63."""
-    seeds = [
-        entity_alignment.common_seed(config_of(get_method("sapgnn"), node_ids="simulated", seed=seed))
-        for seed in range(64)
-    ]
+    ids = entity_alignment.NodeIds("simulated")
+    seeds = [entity_alignment.common_seed(ids, seed) for seed in range(64)]
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert functools.reduce(operator.or_, seeds) == 2**63 - 1
     assert functools.reduce(operator.and_, seeds) == 0
@@ -210,15 +208,14 @@ def test_a_client_without_nodes_is_refused_by_its_number() -> None:
         client = np.array([k for k in range(3) if k != empty])[np.arange(graph.num_nodes) % 2]
         parts = from_assignment(graph, client, num_clients=3)
         cohort = make_cohort(graph, make_world().split, parts, [0, 1, 2])
-        config = config_of(get_method("sapgnn"))
         with pytest.raises(InputError, match=f"client {empty} holds no node; leave it out"):
-            entity_alignment.prepare(cohort, make_world().task, config)
+            entity_alignment.prepare(cohort, make_world().task, entity_alignment.NodeIds(), 0)
 
 
 @pytest.mark.parametrize("name", ["sapgnn", "ppgnn"])
 def test_boolean_shares_of_gradients_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"aggregation=boolean cannot be used.*use aggregation=additive"):
-        get_method(name).config(aggregation="boolean")
+        get_method(name).configure({"aggregation": "boolean"})
 
 
 @every_method

@@ -35,12 +35,11 @@ class Dense:
         p, graph = world.partition, world.graph
         task = Task(graph.num_features, graph.num_classes)
         widths = [graph.num_features, HIDDEN, HIDDEN]
-        drawn = BACKBONES["maxpool"].init(
-            fold(common_seed(config), "weights"), widths, config.attention_heads
-        )
+        seed = common_seed(config.ids, config.run.seed)
+        drawn = BACKBONES["maxpool"].init(fold(seed, "weights"), widths, config.network.attention_heads)
         self.networks = [{k: w.clone() for k, w in drawn.items()} for _ in range(world.clients)]
         self.server = initial_server("cpu", world.clients, task, config)
-        self.predictor = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
+        self.predictor = initial_predictor(fold(seed, "ppgnn"), task, HIDDEN, config.predictor)
         self.held = [p.held_id[p.held_client == k].tolist() for k in range(world.clients)]
         self.neighbours: list[dict[int, list[int]]] = [{v: [] for v in held} for held in self.held]
         for k, u, v in zip(p.edge_client, p.edge_u, p.edge_v, strict=True):
@@ -99,11 +98,12 @@ def test_a_round_is_a_step_of_all_networks_on_the_loss_of_all_training_nodes(
     """Nodes that some clients lack, labels at several: against loops, in float64."""
     for seed in range(3):
         world = covered(seed, 14, 25, 3, endpoints=True, share=0.3)
-        changes = {"combine": combine, "predictor": predictor}
-        outcome, _ = run_local("ppgnn", world, placement, **SETTINGS, **changes)
-        config = get_method("ppgnn").config(
-            **{**default_settings(get_method("ppgnn"), preset="paper"), **SETTINGS, **changes}
-        )
+        changes = {**SETTINGS, "combine": combine, "predictor": predictor}
+        if predictor == "server":
+            del changes["aggregation"]
+        outcome, _ = run_local("ppgnn", world, placement, **changes)
+        method = get_method("ppgnn")
+        config = method.configure(changes, default_settings(method, preset="paper"))
         server, expected = Dense(world, config).after_one_step()
         found = by_node(outcome, world)
         assert torch.allclose(found, expected, rtol=0, atol=1e-8 * max(1.0, float(expected.abs().max())))
@@ -126,7 +126,7 @@ def test_clients_networks_differ_after_training_and_the_predictor_does_not() -> 
 def test_the_server_starts_alike_for_every_client_within_glorots_bound_for_all_of_them() -> None:
     """Concatenated, K H numbers enter, and the rows of one client are those of another."""
     task = Task(4, 3)
-    config = get_method("ppgnn").config(**{**SETTINGS, "hidden": 40, "combine": "concat"})
+    config = get_method("ppgnn").configure({**SETTINGS, "hidden": 40, "combine": "concat"})
     weight = initial_server("cpu", 5, task, config)["server.weight"]
     assert weight.shape == (200, 40)
     assert all(torch.equal(part, weight[:40]) for part in weight.split(40))
@@ -143,7 +143,7 @@ def test_dropout_changes_what_is_learned_and_is_never_drawn_to_predict() -> None
         outcome.state.values["global"].parts[0]["server.weight"] for outcome in (plain, dropped)
     )
     assert not torch.allclose(plain_weight, dropped_weight)
-    config = get_method("ppgnn").config(**{**SETTINGS, "dropout": 0.6})
+    config = get_method("ppgnn").configure({**SETTINGS, "dropout": 0.6})
     dense = Dense(world, config)
     (networks,), (server,), (predictor,) = (
         dropped.state.values[name].parts for name in ("local", "global", "predictor")

@@ -19,6 +19,7 @@ from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.errors import InputError
 from graphfed.methods.lumos.assignment import optimum
+from graphfed.methods.settings import value
 from graphfed.reproductions import lumos_workloads
 from graphfed.reproductions.base import Measured, Paper, Printed, Quick, Relative, Row, Runs, point
 from graphfed.reproductions.figures import metric_of, relative_to
@@ -317,7 +318,7 @@ def test_what_was_balanced_is_read_and_an_interruption_keeps_it(
     real, begun = lumos_workloads.balanced, []
 
     def stop_at_the_third(config: Any, graph: Any) -> dict[str, Any]:
-        begun.append(config.training.balancer)
+        begun.append(value(config.settings, "balancer"))
         if len(begun) == 3:
             raise KeyboardInterrupt
         return real(config, graph)

@@ -547,7 +547,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = runner.execute
 
     def count(config: Any, *args: Any, **kwargs: Any) -> Result:
-        if config.training.rounds == 1:
+        if config.rounds == 1:
             methods.append(config.method.name)
         else:
             assert config.method.name == methods[-1], "short rounds are timed by two, after one"

@@ -13,8 +13,10 @@ from graphfed.cli import main
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import make_graph
 from graphfed.errors import InputError, shown
-from graphfed.methods.config import GRAPH_GROUPS
+from graphfed.methods.parts import GRAPH_PARTS
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import fields_of, values
+from graphfed.methods.settings import value as value_of
 from graphfed.plain_yaml import dump_yaml
 from graphfed.runs.config import checked_training, make_config, read_config
 from graphfed.runs.reopen import config_from_json
@@ -132,10 +134,10 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, objec
 @pytest.mark.parametrize("name", METHODS.own)
 def test_every_config_is_valid_as_it_stands_and_in_both_presets_of_every_task(name: str) -> None:
     method = get_method(name)
-    assert isinstance(method.config(), method.config)
+    assert isinstance(method.configure({}), method.config)
     for task in method.tasks:
         for preset in PRESETS:
-            assert isinstance(method.config(**get_task(task).settings_of(method, preset)), method.config)
+            assert isinstance(method.configure({}, get_task(task).settings_of(method, preset)), method.config)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -144,7 +146,7 @@ def test_every_method_runs_on_the_defaults_alone(method: str) -> None:
     kind, data = get_method(method).partition, get_task(config.task).data.default
     assert (config.data, config.partition) == (data, kind)
     assert config.clients == (None if kind in ("ego", "sensors") else 10)
-    assert (config.seed, config.partition_seed, config.split_seed, config.training.seed) == (0, 0, 0, 0)
+    assert (config.seed, config.partition_seed, config.split_seed, config.settings.run.seed) == (0, 0, 0, 0)
     assert config.threads is None
 
 
@@ -229,7 +231,7 @@ def test_seeds_of_partition_and_split_follow_the_seed_unless_they_are_set() -> N
     follows = make_config("fedavg", seed=5)
     fixed = make_config("fedavg", seed=5, settings={"partition_seed": 1})
     assert (follows.partition_seed, follows.split_seed) == (5, 5)
-    assert (fixed.partition_seed, fixed.split_seed, fixed.training.seed) == (1, 5, 5)
+    assert (fixed.partition_seed, fixed.split_seed, fixed.settings.run.seed) == (1, 5, 5)
 
 
 def test_a_whole_number_does_for_a_partition_option_that_is_a_fraction() -> None:
@@ -258,8 +260,9 @@ BESIDE = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_changed_settings_show_every_setting_of_a_method_s_own_that_was_changed(method: str) -> None:
-    default = dataclasses.asdict(make_config(method).training)
-    own = set(default) - {field.name for group in GRAPH_GROUPS for field in dataclasses.fields(group)}
+    default = values(make_config(method).settings)
+    names = set(get_method(method).tree.names) & set(default)
+    own = names - {name for part in GRAPH_PARTS for name in fields_of(part)}
     assert own.isdisjoint(changed_settings(make_config(method)))
     for key in own:
         (setting,) = [s for s in settings_of(get_method(method)) if s.name == key]
@@ -334,7 +337,7 @@ def test_none_on_the_command_line_is_the_choice_of_that_name_where_there_is_one(
     method: str, pair: str
 ) -> None:
     config = make_config(method, settings=parse_settings([pair]))
-    assert getattr(config.training, pair.partition("=")[0]) == "none"
+    assert value_of(config.settings, pair.partition("=")[0]) == "none"
     with pytest.raises(InputError, match="cannot be used"):
         make_config(method, settings=parse_settings(["optimizer=none"]))
 
@@ -501,4 +504,4 @@ def test_data_in_python_has_no_name_for_a_file() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_deployment_has_the_settings_of_a_run_on_one_machine(name: str, preset: str) -> None:
     deployed = checked_training(name, {"preset": preset}, None, 3)[1]
-    assert deployed == make_config(name, seed=3, settings={"preset": preset}).training
+    assert deployed == make_config(name, seed=3, settings={"preset": preset}).settings

@@ -1,6 +1,5 @@
 """Results that look wrong say so, and healthy ones say nothing."""
 
-import dataclasses
 import json
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +12,7 @@ import graphfed
 from graphfed.cli import main
 from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.methods.registry import METHODS, get_method
+from graphfed.methods.settings import values
 from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import TITLES, swings
 from graphfed.runs.run import Result
@@ -284,7 +284,7 @@ def test_two_methods_with_different_defaults_are_marked_in_a_table(task: str) ->
             "label": f"row {number}",
             "training": {
                 k: v
-                for k, v in dataclasses.asdict(make_config(name, task=task, data=data).training).items()
+                for k, v in values(make_config(name, task=task, data=data).settings).items()
                 if k != "seed"
             },
         }

@@ -58,7 +58,7 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     monkeypatch.setattr(experiment_sites, "Workers", Recorded)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     method = get_method("fedavg")
-    config = method.config(**{**default_settings(method, preset="paper"), "rounds": 1, "hidden": 2})
+    config = method.configure({"rounds": 1, "hidden": 2}, default_settings(method, preset="paper"))
     outcome, _ = train_in_processes(method, two_clients(), Task(3, 2), config, on_event=on_event, threads=2)
     assert outcome.rounds_run == 1
     assert given == [2]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from exchange_toy import ToyConfig
 from torch import Tensor
 
 import graphfed
@@ -22,8 +23,7 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.base import Method, Sent, State, Task
-from graphfed.methods.baselines.isolated import AloneConfig
-from graphfed.methods.config import GRAPH_GROUPS
+from graphfed.methods.parts import GRAPH_PARTS
 from graphfed.plugins import load_plugin
 from graphfed.report.page import write_card, write_report
 from graphfed.tasks.base import TaskDefinition
@@ -111,7 +111,7 @@ TASK = TaskDefinition(
         keep=with_rows,
         of_target=of_target,
     ),
-    groups=GRAPH_GROUPS,
+    parts=GRAPH_PARTS,
 )
 
 # ---- a method that can do it: the mean of all clients' targets -----------------------------------------
@@ -130,11 +130,11 @@ def mean_of(sums: Tensor) -> dict[str, Tensor]:
     return {"mean": sums[0] / sums[1]}
 
 
-def begin(fed: Federation, data: Located, task: Task, config: AloneConfig) -> State:
+def begin(fed: Federation, data: Located, task: Task, config: ToyConfig) -> State:
     return State({"weights": fed.server.run(no_mean, task)}, data)
 
 
-def round(fed: Federation, state: State, config: AloneConfig, number: int) -> State:
+def round(fed: Federation, state: State, config: ToyConfig, number: int) -> State:
     sums = fed.sum(fed.clients.run(sum_targets, state.prepared), name="targets", grad=False)
     return State({"weights": fed.server.run(mean_of, sums)}, state.prepared)
 
@@ -143,7 +143,7 @@ def repeat_mean(cohort: Cohort, weights: Mapping[str, Tensor], target: str) -> T
     return weights["mean"].expand(len(cohort.rows(target)), 1)
 
 
-def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> Located:
+def predict(fed: Federation, state: State, config: ToyConfig, target: str) -> Located:
     mean = fed.broadcast(state.weights, name="mean", grad=False)
     values: Located = fed.clients.run(repeat_mean, state.prepared, mean, target)
     return values
@@ -152,7 +152,7 @@ def predict(fed: Federation, state: State, config: AloneConfig, target: str) -> 
 METHOD = Method(
     name="mean_target",
     summary="the mean of the training targets",
-    config=AloneConfig,
+    config=ToyConfig,
     tasks=("node_regression",),
     setup=begin,
     round=round,

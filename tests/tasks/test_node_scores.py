@@ -12,7 +12,7 @@ from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.averaging.settings import FedAvgConfig
+from graphfed.methods.averaging.methods import FEDAVG
 from graphfed.methods.base import Task
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.evaluation import Scored
@@ -43,7 +43,7 @@ def evaluated(y: np.ndarray, logits: np.ndarray, form: str = "plaintext") -> Sco
     cohort = cohort_of(y, logits.shape[1])
     z = torch.from_numpy(logits)[cohort.id[cohort.rows("test")]]
     fed = Federation([range(cohort.num_clients)], simulated=True)
-    config = FedAvgConfig(**protection("aggregation", form))
+    config = FEDAVG.configure(protection("aggregation", form))
     data, located = fed.locate("clients", "data", [cohort]), fed.locate("clients", "logits", [z])
     task = Task(1, logits.shape[1], CLASSIFICATION)
     prepared = NODES.prepare(fed, data, task, config)

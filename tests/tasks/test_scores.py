@@ -20,9 +20,10 @@ from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.series import Network, SensorData, Series
 from graphfed.federation.wire import encode
-from graphfed.methods.averaging.settings import FedAvgConfig
+from graphfed.methods.averaging.methods import FEDAVG
 from graphfed.methods.base import Task
-from graphfed.methods.forecasters.recurrent import LocalGruConfig
+from graphfed.methods.parts import is_simulated
+from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
 from graphfed.tasks.evaluation import Scored
@@ -210,7 +211,7 @@ def errors_table(data: Series, forecast: Tensor, client: int) -> np.ndarray:
 
 def forecast_config(protection: str, missing: str) -> Any:
     """Of the settings of a run those that its evaluation reads."""
-    return LocalGruConfig(horizon=2, aggregation=protection, missing=missing)  # type: ignore[arg-type]
+    return get_method("gru_local").configure({"horizon": 2, "aggregation": protection, "missing": missing})
 
 
 def test_one_clients_part_of_a_hidden_sum_has_a_row_of_errors_for_each_step_ahead() -> None:
@@ -311,7 +312,7 @@ def test_the_area_of_an_evaluation_is_that_of_scikit_learn(form: str, shape: str
     scores = changed.get(shape, drawn)
     fed, config = (
         Federation([range(CLIENTS)], simulated=True),
-        FedAvgConfig(**protection("aggregation", form)),
+        FEDAVG.configure(protection("aggregation", form)),
     )
     data, located = fed.locate("clients", "data", [cohort]), fed.locate("clients", "scores", [scores])
     prepared = LINKS.prepare(fed, data, Task(2, 2, LINK_PREDICTION), config)
@@ -401,7 +402,7 @@ def test_a_clients_loss_that_is_not_finite_loses_the_run_and_is_not_refused() ->
         sent[worker, "val_pair_loss"] = summed_loss(cohort, scores, "val")
     fed = Federation([(k,) for k in range(CLIENTS)], here=[], link=Mail(sent))
     data, scores_there = (fed.locate("clients", name, []) for name in ("data", "scores"))
-    config = FedAvgConfig()
+    config = FEDAVG.configure({})
     prepared = LINKS.prepare(fed, data, link_task(), config)
     _, found = LINKS.score(fed, data, scores_there, "val", "val", prepared, config)
     assert found.parts[0].lost
@@ -412,7 +413,7 @@ def test_a_clients_loss_that_is_not_finite_loses_the_run_and_is_not_refused() ->
 @pytest.mark.parametrize("aggregation", ["plaintext", "secure"])
 def test_scores_of_pairs_are_sent_in_plaintext_only_where_sums_are(aggregation: str) -> None:
     fed, cohort = Federation([range(CLIENTS)], simulated=True), link_cohort()
-    config = FedAvgConfig(aggregation=aggregation)  # type: ignore[arg-type]
+    config = FEDAVG.configure({"aggregation": aggregation})
     data = fed.locate("clients", "data", [cohort])
     prepared = LINKS.prepare(fed, data, link_task(), config)
     given = fed.locate("clients", "scores", [some_scores(cohort)])
@@ -433,7 +434,7 @@ def test_scores_of_pairs_are_sent_in_plaintext_only_where_sums_are(aggregation: 
 def test_scores_ask_for_no_gradient_even_where_transfers_are_recorded() -> None:
     fed, cohort = Federation([range(CLIENTS)]), link_cohort()
     data, sensors = fed.locate("clients", "data", [cohort]), sensor_data(fed, [True] * 3)
-    links, forecasts = FedAvgConfig(), forecast_config("plaintext", "masked")
+    links, forecasts = FEDAVG.configure({}), forecast_config("plaintext", "masked")
     prepared = LINKS.prepare(fed, data, link_task(), links)
     with fed.tape():
         scores = fed.clients.run(as_leaves, fed.locate("clients", "scores", [some_scores(cohort)]))
@@ -469,8 +470,8 @@ def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the
 ) -> None:
     """4 / (2 * 1) and 4 / (2 * 3), and 1 for a class without nodes; agreed on before training."""
     chosen: dict[str, Any] = protection("aggregation", form)
-    config = FedAvgConfig(class_weights="balanced", **chosen)
-    fed = Federation(workers, simulated=config.simulated)
+    config = FEDAVG.configure({"class_weights": "balanced", **chosen})
+    fed = Federation(workers, simulated=is_simulated(config))
     data = agree_class_weights(fed, node_cohort(fed), Task(1, 3), config)
     for cohort in data.parts:
         assert cohort.class_weights.tolist() == pytest.approx([2, 2 / 3, 1])
@@ -490,7 +491,7 @@ def test_every_client_has_the_same_weights_and_each_class_that_occurs_weighs_the
 def test_class_weights_are_agreed_on_for_node_classification_where_they_are_asked_for() -> None:
     fed = Federation([(0, 1, 2)])
     data = node_cohort(fed)
-    assert agree_class_weights(fed, data, Task(1, 3), FedAvgConfig()) is data
+    assert agree_class_weights(fed, data, Task(1, 3), FEDAVG.configure({})) is data
     assert get_task(LINK_PREDICTION).agree is None
     assert fed.ledger.entries == []
 

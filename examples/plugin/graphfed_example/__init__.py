@@ -1,1 +1,1 @@
-"""A plug-in of graphfed: the method `fedavgm` and the data set `rings`."""
+"""A plug-in of graphfed: the rule and method `fedavgm` and the data set `rings`."""

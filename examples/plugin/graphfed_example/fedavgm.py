@@ -17,35 +17,31 @@ from torch import Tensor
 
 import graphfed.method as gm
 
-__all__ = ["METHOD", "FedAvgMConfig"]
+__all__ = ["METHOD", "RULE", "FedAvgM"]
 
 Tensors = dict[str, Tensor]
 
 
 @gm.settings
-class FedAvgMConfig(gm.AveragingSettings):
-    """The settings of FedAvgM."""
+class FedAvgM:
+    """The settings of the rule."""
 
     momentum: float = gm.Field(default=0.9, ge=0, lt=1, description="momentum of the server")
 
-    @property
-    def rule(self) -> gm.Rule:
-        """The rule."""
-        return RULE
 
-
-def no_velocity(weights: Tensors, config: FedAvgMConfig) -> dict[str, Tensors]:
+def no_velocity(weights: Tensors, config: gm.AveragingSettings) -> dict[str, Tensors]:
     return {"velocity": {name: torch.zeros_like(w) for name, w in weights.items()}}
 
 
 def step(
-    weights: Tensors, values: dict[str, Tensors], mean: Tensors, config: FedAvgMConfig
+    weights: Tensors, values: dict[str, Tensors], mean: Tensors, config: gm.AveragingSettings
 ) -> tuple[Tensors, dict[str, Tensors]]:
-    v = {name: config.momentum * values["velocity"][name] + (w - mean[name]) for name, w in weights.items()}
+    beta = config.of_rule.momentum
+    v = {name: beta * values["velocity"][name] + (w - mean[name]) for name, w in weights.items()}
     return {name: w - v[name] for name, w in weights.items()}, {"velocity": v}
 
 
-RULE = gm.Rule("fedavgm", gm.RULES["fedavg"].local, step, no_velocity)
+RULE = gm.Rule("fedavgm", gm.RULES["fedavg"].local, step, no_velocity, settings=FedAvgM)
 
 METHOD = replace(
     gm.FEDAVG,
@@ -53,6 +49,6 @@ METHOD = replace(
     summary="FedAvg with momentum at the server",
     paper="Hsu, Qi, Brown: Measuring the effects of non-identical data distribution for federated visual "
     "classification. 2019, arXiv:1909.06335",
-    config=FedAvgMConfig,
+    offers={"rule": ("fedavgm",)},
     sends=gm.WEIGHTS_SENT,
 )

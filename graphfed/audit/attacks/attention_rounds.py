@@ -174,8 +174,8 @@ def _receive(audited: AuditedRun) -> Received:
         if len(members) <= MEMBERS:
             by_size[len(members)].append((parts, target, sorted(members)))
     d = int(cohort.num_features)
-    heads = config.attention_heads[0]
-    per_pass = heads * ((config.hidden if config.layers > 1 else task.num_classes) + 1)
+    heads = config.network.attention_heads[0]
+    per_pass = heads * ((config.network.hidden if config.network.layers > 1 else task.num_classes) + 1)
     attacked = {m: _some(groups, _most(m, d, per_pass), drawn) for m, groups in sorted(by_size.items())}
     chosen = [group for groups in attacked.values() for group in groups]
     places = torch.tensor([part for parts, _, _ in chosen for part in parts], dtype=torch.int64)
@@ -186,7 +186,7 @@ def _receive(audited: AuditedRun) -> Received:
     weights: list[dict[str, Tensor]] = []
     scores: list[Tensor] = []
     sums: list[Tensor] = []
-    for transfer in audited.record(_FirstLayer(rows, config.dropout > 0)).observed_transfers:
+    for transfer in audited.record(_FirstLayer(rows, config.network.dropout > 0)).observed_transfers:
         if transfer.name == "model":
             weights.append({name: w.double().cpu() for name, w in transfer.payload.items()})
         elif transfer.name == "attention_sums/scores":

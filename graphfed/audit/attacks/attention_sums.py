@@ -268,7 +268,9 @@ def run(audited: AuditedRun) -> Finding:
     rounds = ""
     if received is not None:
         rounds = f". From {received.passes} rounds and evaluations: " + ("; ".join(map(described, sizes)))
-    width = config.attention_heads[0] * (config.hidden if config.layers > 1 else again.task.num_classes)
+    width = config.network.attention_heads[0] * (
+        config.network.hidden if config.network.layers > 1 else again.task.num_classes
+    )
     if found.features:
         verdict = "leaks exactly: clients compute these features from one round"
     elif solved:

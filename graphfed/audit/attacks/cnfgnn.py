@@ -254,10 +254,9 @@ def score(found: Tensor, truth: Tensor, there: Tensor, unit: float) -> Score:
 
 def run(audited: AuditedRun) -> Finding:
     """Measure how much of sensors' readings the server reconstructs."""
-    config, inputs, device = audited.config.training, audited.inputs, audited.config.device
-    assert isinstance(config, CNFGNNConfig)
+    config, inputs, device = audited.config.settings, audited.inputs, audited.config.device
     assert isinstance(inputs, SensorInputs)
-    shared_weights = config.averages
+    shared_weights = config.schedule.averages
     drawn = generator(0, "audit/cnfgnn_inputs/sensors").permutation(inputs.split.observed.nonzero()[0])
     helpers = np.sort(drawn[: 0 if shared_weights else HELPERS])
     attacked = np.sort(drawn[len(helpers) :][:SENSORS])
@@ -274,7 +273,7 @@ def run(audited: AuditedRun) -> Finding:
 
     data = standardised(inputs, attacked, scaler, config, device)
     starts = data.starts("train")[:WINDOWS]
-    releases = 1 if config.clip is None else min(RELEASES, audited.result.rounds)
+    releases = 1 if config.encodings.clip is None else min(RELEASES, audited.result.rounds)
     truth, others = encodings(weights_of(attacked), data, starts, config, releases)
     helping = drawn_series(data) if shared_weights else standardised(inputs, helpers, scaler, config, device)
     readings, hidden = encodings(weights_of(helpers), helping, starts, config, releases)
@@ -283,7 +282,7 @@ def run(audited: AuditedRun) -> Finding:
 
     unit, steps = float(scaler["std"]), found.steps
     there = torch.from_numpy(~inputs.sensors.missing[:, attacked].T)
-    in_window, there = windows(there, starts, 0, config.lags), there[:, steps]
+    in_window, there = windows(there, starts, 0, config.windows.lags), there[:, steps]
     series = data.value.double().cpu()[:, steps]
     scores = {
         "readings": score(found.readings, series, there, unit),
@@ -293,7 +292,7 @@ def run(audited: AuditedRun) -> Finding:
         "neighbour": score(neighbours(inputs, attacked, scaler)[:, steps], series, there, unit),
     }
     solved = None
-    if shared_weights and config.clip is None and config.hidden_bits == 32:
+    if shared_weights and config.encodings.clip is None and config.encodings.hidden_bits == 32:
         starts = starts.to(data.value.device)
         solved = exact_readings(weights, data, starts, others, found.windows, truth)
     return finding(config, inputs.sensors, helpers, len(attacked), releases, scores, solved)
@@ -395,18 +394,18 @@ def finding(
     if leaks and best <= scores["guess"].share:
         verdict += ", but not more than it learns from the colluding sensors' own readings"
     noise, epsilon = "", None
-    if config.clip is not None:
+    if config.encodings.clip is not None:
         epsilon = epsilon_of(config)
         noise = f"; it averages {releases} noised encodings of each window"
         verdict += (
-            f"; epsilon of one reading {epsilon:.4g} (delta {config.delta:g}), for encodings: it does not "
-            "cover weights and the gradients of embeddings, which this attack does not use"
+            f"; epsilon of one reading {epsilon:.4g} (delta {config.encodings.delta:g}), for encodings: it "
+            "does not cover weights and the gradients of embeddings, which this attack does not use"
         )
     guess = "the mean reading of the colluding sensors at that time" if len(helpers) else "the mean reading"
     return Finding(
         result=f"{attacker} explains {scores['readings']} of the variance of {attacked} sensors' "
         f"{sensors.quantity}; from a single window it explains {scores['last_of_window']} for its last "
-        f"reading and {scores['all_of_window']} for all {config.lags}{noise}{equations}",
+        f"reading and {scores['all_of_window']} for all {config.windows.lags}{noise}{equations}",
         baseline=f"{scores['guess']} by {guess}; {scores['neighbour']} by the reading of the nearest sensor",
         verdict=verdict,
         leaks=leaks,

@@ -31,7 +31,6 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.federation.route import RouteTable
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining, server_graph
-from graphfed.methods.fedgat.config import AnyFedGATConfig
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -74,7 +73,7 @@ class Attacked:
     found: Tensor
 
 
-def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message:
+def message_of(pooled: Pooled, rows: Tensor, form: str, degree: int, seed: int) -> Message:
     """Compute the message of some nodes with equally many neighbours."""
     neighbourhoods = pooled.neighbourhoods
     b, starts = int(neighbourhoods.size[rows[0]]), neighbourhoods.size.cumsum(0) - neighbourhoods.size
@@ -84,14 +83,14 @@ def message_of(pooled: Pooled, rows: Tensor, config: AnyFedGATConfig) -> Message
     x = x.to_dense() if isinstance(x, SparseMatrix) else x
     # Messages are computed for these nodes only; the others are needed for their features.
     part = Neighbourhoods(neighbourhoods.ids[rows], neighbourhoods.size[rows], place)
-    (n, width), slots, vectors = (len(rows), x.shape[1]), 2 * b, config.form == "vector"
+    (n, width), slots, vectors = (len(rows), x.shape[1]), 2 * b, form == "vector"
     scores = x.new_empty((n, slots, width) if vectors else (n, slots, slots, width))
     sums = x.new_empty(n, slots, 1 + width)
     # Each feature s has its own M1(s), M2(s) and column of K2, so matrices are computed for some at a time.
     step = width if vectors else max(1, PART // (8 * n * slots**2))
     for first in range(0, width, step):
         some = slice(first, first + step)
-        k, m, decoders = server_graph.messages_of(Pooled(x[:, some], part), config)
+        k, m, decoders = server_graph.messages_of(Pooled(x[:, some], part), form, degree, seed)
         k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
         sums[..., 0] = k[..., 0]
         sums[..., 1:][..., some] = k[..., 1:]
@@ -280,20 +279,20 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
     return (closest - truth).abs().amax(2) / scale[:, None]
 
 
-def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iterator[Attacked]:
+def attacked(pooled: Pooled, nodes: RouteTable, form: str, degree: int, seed: int) -> Iterator[Attacked]:
     """Attack the messages of all nodes that have a neighbour at another client.
 
     Args:
-        config: The run's settings. In the matrix form at most MOST nodes are attacked.
+        form: The form of the message. In the matrix form at most MOST nodes are attacked.
 
     Yields:
         The features found, for nodes with equally many neighbours at a time.
     """
     neighbourhoods = pooled.neighbourhoods
     client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
-    attack = by_eigenvectors if config.form == "matrix" else by_keys
+    attack = by_eigenvectors if form == "matrix" else by_keys
     chosen = torch.arange(len(neighbourhoods.ids))
-    if config.form == "matrix":
+    if form == "matrix":
         chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(chosen))[:MOST]).sort()[0]
     starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
     for b in torch.unique(neighbourhoods.size[chosen]).tolist():
@@ -302,7 +301,7 @@ def attacked(pooled: Pooled, nodes: RouteTable, config: AnyFedGATConfig) -> Iter
             members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])].view(-1, b)
             apart = client[members] != client[rows][:, None]
             if bool(apart.any()):
-                yield Attacked(members, apart, attack(message_of(pooled, rows, config)))
+                yield Attacked(members, apart, attack(message_of(pooled, rows, form, degree, seed)))
 
 
 # ---- the check ---------------------------------------------------------------------------------------------
@@ -312,13 +311,13 @@ def run(audited: AuditedRun) -> Finding:
     """Count the neighbours at other clients whose features a client can compute."""
     again = audited.rerun()
     fed, config = again.fed, again.training
-    assert isinstance(config, AnyFedGATConfig)
+    form, degree, seed = config.exchange.message.form, config.network.scores.degree, config.run.seed
     with fed.phase("setup", round_number=0):
-        data = fed.clients.run(fedgat.kept_edges, again.data, config)
+        data = fed.clients.run(fedgat.kept_edges, again.data, config.exchange.edges, seed)
         route, at_server = pretraining.upload(fed, data, again.task)
     pooled: Pooled = at_server.parts[0]
     elsewhere, recovered, worst = 0, 0, 0.0
-    for part in attacked(pooled, fed.table(route).parts[0], config):
+    for part in attacked(pooled, fed.table(route).parts[0], form, degree, seed):
         truth = dense_rows(pooled.x, part.members.flatten().numpy())
         off = errors(part.found, truth.view(*part.members.shape, -1))
         exact = (off <= TOLERANCE[pooled.x.dtype]) & part.apart
@@ -326,7 +325,7 @@ def run(audited: AuditedRun) -> Finding:
         worst = max(worst, float(off[part.apart].max()))
     fraction = recovered / elsewhere if elsewhere else 0.0
     attacked_nodes = min(MOST, len(pooled.neighbourhoods.ids))
-    form = "vectors" if config.form == "vector" else f"matrices of {attacked_nodes} nodes"
+    source = "vectors" if form == "vector" else f"matrices of {attacked_nodes} nodes"
     if recovered:
         verdict = "leaks exactly: clients compute these features and do not need to guess"
     elif elsewhere:
@@ -334,9 +333,9 @@ def run(audited: AuditedRun) -> Finding:
     else:
         verdict = "no leak: no node has a neighbour at another client"
     return Finding(
-        result=f"from the {form} in the message, clients compute the features of {recovered} of {elsewhere} "
-        f"neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} of the "
-        "largest feature",
+        result=f"from the {source} in the message, clients compute the features of {recovered} of "
+        f"{elsewhere} neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} "
+        "of the largest feature",
         baseline="none: without the message a client has no features of other clients' nodes",
         verdict=verdict,
         leaks=recovered > 0,

@@ -23,7 +23,7 @@ from graphfed.audit.transcript import dense_rows
 from graphfed.methods.fedgat import ldp as fedgat_ldp
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.config import FedGATLdpConfig
+from graphfed.methods.fedgat.config import NoisedMoments
 from graphfed.methods.fedgat.moment_messages import Pooled
 
 #: The number of other nodes that a row is compared with.
@@ -51,9 +51,11 @@ def run(audited: AuditedRun) -> Finding:
     """Compute the rows behind the message, and compare them with the features."""
     again = audited.rerun()
     fed, task, config = again.fed, again.task, again.training
-    assert isinstance(config, FedGATLdpConfig)
+    exchange: NoisedMoments = config.exchange
+    epsilon, k_x = exchange.features.epsilon, exchange.features.k_x
+    form, degree, seed = exchange.message.form, config.network.scores.degree, config.run.seed
     with fed.phase("setup", round_number=0):
-        data = fed.clients.run(fedgat.kept_edges, again.data, config)
+        data = fed.clients.run(fedgat.kept_edges, again.data, exchange.edges, seed)
         route, plaintext = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)
         noised = fedgat_ldp.pooled_of(fed, data, route, released, config)
@@ -62,7 +64,7 @@ def run(audited: AuditedRun) -> Finding:
     count = len(truth.neighbourhoods.ids)
     elsewhere, exact, computed = 0, 0, torch.zeros(count, dtype=torch.bool)
     rows = torch.zeros(count, truth.x.shape[1], dtype=torch.float64)
-    for part in attacked(pooled, fed.table(route).parts[0], config):
+    for part in attacked(pooled, fed.table(route).parts[0], form, degree, seed):
         features = dense_rows(truth.x, part.members.flatten().numpy()).view(*part.members.shape, -1)
         off = errors(part.found, features)[part.apart]
         elsewhere, exact = elsewhere + len(off), exact + int((off <= TOLERANCE[pooled.x.dtype]).sum())
@@ -97,12 +99,12 @@ def run(audited: AuditedRun) -> Finding:
         baseline="50 % of comparisons by guessing; without noise, all neighbours' features and 100 %",
         verdict="leaks exactly: clients compute features"
         if exact
-        else f"no features are computed exactly; epsilon={config.epsilon:g} bounds what the rows show",
+        else f"no features are computed exactly; epsilon={epsilon:g} bounds what the rows show",
         leaks=exact > 0,
         value=auc,
         interval=(low, high),
         no_signal=0.5,
-        details={"neighbours": elsewhere, "recovered": exact, "epsilon": config.epsilon, "k_x": config.k_x},
+        details={"neighbours": elsewhere, "recovered": exact, "epsilon": epsilon, "k_x": k_x},
     )
 
 

@@ -33,6 +33,7 @@ from graphfed.errors import GraphfedError
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.encrypted_sum import SUM, place_rows
 from graphfed.methods.fedgcn.method import ENCRYPTED, border_ids, border_of, find_closure, neighbour_counts
+from graphfed.methods.settings import value
 from graphfed.nn.sparse import SparseMatrix
 
 #: The largest rounding error of a product and a quotient, relative to the largest entry of a row.
@@ -75,7 +76,7 @@ def run(audited: AuditedRun) -> Finding:
     """Count the nodes whose features a partial sum shows exactly."""
     transcript = audited.transcript
     cohort = transcript.cohort
-    hops = audited.config.training.hops  # type: ignore[attr-defined]
+    hops = value(audited.config.settings, "hops")
     plaintext = "fedgcn/partial_sums" in audited.transfers
     upload, source, is_self, factor = single_node_sums(cohort)
     if plaintext:

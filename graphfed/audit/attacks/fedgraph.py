@@ -56,7 +56,6 @@ from graphfed.audit.attacks.fedgraph_messages import (
 from graphfed.audit.attacks.least_squares import bounded, gauss_newton
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
-from graphfed.methods.fedgraph.config import FedGraphConfig
 
 #: The number of attacked pairs in each group of GROUPS, with up to MANY_FEATURES features (fewer with more);
 #: and the largest number of equations for a node.
@@ -308,9 +307,9 @@ def auc(score: np.ndarray, occurs: np.ndarray) -> np.ndarray:
 # ---- what is attacked --------------------------------------------------------------------------------------
 
 
-def evaluated(config: FedGraphConfig, rounds: int) -> list[int]:
-    """Return the rounds after which a run of `rounds` rounds was evaluated."""
-    return [n for n in range(1, rounds + 1) if n % config.eval_every == 0 or n == config.rounds]
+def evaluated(every: int, planned: int, rounds: int) -> list[int]:
+    """Return the rounds after which a run of `rounds` of its planned rounds was evaluated."""
+    return [n for n in range(1, rounds + 1) if n % every == 0 or n == planned]
 
 
 def rounds_used(rounds: list[int], width: int, features: int) -> list[int]:
@@ -420,12 +419,11 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
 
 def run(audited: AuditedRun) -> Finding:
     """Attack the rows that clients receive, and compare with what they know without them."""
-    config, baseline = audited.config.training, "-"
-    assert isinstance(config, FedGraphConfig)
+    config, baseline = audited.config.settings, "-"
     if not audited.transfers & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
         return Finding(
             "with sent_embeddings=none clients send no rows of nodes"
-            if config.sent_embeddings == "none"
+            if config.sharing.sent_embeddings == "none"
             else "these clients send each other no rows of nodes",
             baseline,
             "no leak: there are no rows to attack",
@@ -445,7 +443,8 @@ def run(audited: AuditedRun) -> Finding:
     requests = again.sent_rows[layer][which]
     pairs = Pairs(again.receiver[requests], again.node[requests])
     width = again.state.prepared.widths[layer + 1]
-    used = rounds_used(evaluated(config, audited.result.rounds), width, again.cohort.num_features)
+    evaluations = evaluated(config.training.eval_every, config.run.rounds, audited.result.rounds)
+    used = rounds_used(evaluations, width, again.cohort.num_features)
     seen = record_rows(again, layer, which, used)
     known = what_is_known(again, pairs, own=linear)
     own = true_sums(again, pairs, own=True)
@@ -460,7 +459,7 @@ def run(audited: AuditedRun) -> Finding:
             "attacked": "features" if linear else "neighbourhoods",
             "clients": len(torch.unique(pairs.receiver)),
             "messages": len(seen.weights),
-            "evaluations": len(evaluated(config, audited.result.rounds)),
+            "evaluations": len(evaluations),
             "numbers": len(seen.weights) * width,
             "features": sums.shape[1],
         },

@@ -57,7 +57,7 @@ class Opened:
 def opened(audited: AuditedRun) -> Opened:
     """Repeat a run's set-up. Weights are averaged in plaintext, which gives the same values."""
     run = audited.rerun(plaintext=True)
-    training: FedGraphConfig = run.training
+    settings: FedGraphConfig = run.training
     state = run.setup()
     clients: Clients = state.prepared
     cohort, graph = run.cohort, clients.graph.parts[0]
@@ -66,7 +66,7 @@ def opened(audited: AuditedRun) -> Opened:
     for number, (layer, route) in enumerate(clients.val.layers):
         if route is not None:
             rows = layer.parts[0].out
-            _, is_requested = sample_neighbours(graph, rows, None, training.sampler, number, True, 0)
+            _, is_requested = sample_neighbours(graph, rows, None, settings.sampling.sampler, number, True, 0)
             if bool(is_requested.any()):
                 sent_rows[number] = is_requested.nonzero()[:, 0]
     # A node may be at several clients. Its row is the one at the client that receives the request.
@@ -74,7 +74,7 @@ def opened(audited: AuditedRun) -> Opened:
     held_codes = cohort.client * len(ids) + place[: cohort.num_rows]
     order = held_codes.argsort()
     at = torch.searchsorted(held_codes[order], requests.owner * len(ids) + place[cohort.num_rows :])
-    return Opened(run, state, training, cohort, graph, requests.client, order[at], sent_rows)
+    return Opened(run, state, settings, cohort, graph, requests.client, order[at], sent_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int])
         with again.run.exchanges() as exchanges:
             again.run.predict(state, "val")
         # The exchange of a layer takes place even if it has no rows.
-        sharing = [n for n in range(config.layers) if config.sends_embeddings(n)]
+        sharing = [n for n in range(config.network.layers) if config.sharing.sends_embeddings(n)]
         received = dict(zip(sharing, (each.received for each in exchanges), strict=True))
         if not all(bool(of_layer.isfinite().all()) for of_layer in received.values()):
             break  # training has diverged
@@ -151,7 +151,7 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
         if h is not None:
             entering[number] = h
         hw = transform(again.graph, layer, weights, h, number, 0.0, None)
-        last = number == again.config.layers - 1
+        last = number == again.config.network.layers - 1
         h = aggregate(again.graph, layer, hw, seen.last.get(number), weights, number, last)
     return entering
 

@@ -42,7 +42,6 @@ from torch import Tensor
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import Transcript, dense_rows
 from graphfed.federation.cohort import Cohort
-from graphfed.methods.fedsage.config import FedSagePlusConfig
 from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, rows_of_clients
 from graphfed.methods.fedsage.generator import counted, squared_lengths
 from graphfed.nn.sparse import SparseMatrix, spmm
@@ -257,7 +256,7 @@ def attack_gradients(systems: Iterable[System]) -> Found:
     )
 
 
-def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Iterator[list[System]]:
+def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System]]:
     """Yield for each step what every client receives for each of its generators of features.
 
     Yields:
@@ -267,7 +266,7 @@ def received_systems(transcript: Transcript, config: FedSagePlusConfig) -> Itera
     def received(name: str) -> list[Tensor]:
         return transcript.all(f"fedsage/{name}", "setup", to_server=False)
 
-    cohort, parts = transcript.cohort, config.generated
+    cohort = transcript.cohort
     assert cohort.x is not None
     (z,), (client,) = received("all_embeddings"), received("all_rows")
     rows = known(z, client)
@@ -330,10 +329,8 @@ def closest_nodes(cohort: Cohort, z: Tensor, generator: Tensor, parts: int) -> T
 
 def run(audited: AuditedRun) -> Finding:
     """Count the closest nodes whose features clients compute, and measure what they compute of the others."""
-    config = audited.config.training
-    assert isinstance(config, FedSagePlusConfig)
     transcript = audited.transcript
-    found = attack_steps(received_systems(transcript, config))
+    found = attack_steps(received_systems(transcript, audited.config.settings.exchange.generated))
     if not found.neighbours:
         return Finding(
             result="no client has a node with a hidden neighbour",

@@ -23,7 +23,7 @@ import numpy as np
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.data.seeding import generator
-from graphfed.methods.config import GraphSettings, LocalStepsSettings, TrainingSettings
+from graphfed.methods.settings import values
 
 DRAWS = 1000
 
@@ -95,14 +95,11 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 
 def run(audited: AuditedRun) -> Finding:
     """Estimate the clients' classes from the first round's updates, and compare with the true ones."""
-    transcript, training = audited.transcript, audited.config.training
-    assert isinstance(training, GraphSettings)
-    assert isinstance(training, TrainingSettings)
-    assert isinstance(training, LocalStepsSettings)
+    transcript, settings = audited.transcript, values(audited.config.settings)
     gradients = "gradient" in {entry.name for entry in audited.ledger.entries}
     update = transcript.first("gradient" if gradients else "update", "train")
     sent = transcript.first("model", "train", to_server=False).payload
-    name = f"layers.{training.layers - 1}.bias"
+    name = f"layers.{settings['layers'] - 1}.bias"
     cohort, classes = transcript.cohort, transcript.cohort.num_classes
     rows = cohort.rows("train")
     cells = (cohort.client[rows] * classes + cohort.y[rows]).cpu().numpy()
@@ -117,7 +114,7 @@ def run(audited: AuditedRun) -> Finding:
     if gradients:  # a step of size 1
         estimate = estimate_shares(before - received, before, 1.0, 1)
     else:
-        estimate = estimate_shares(received, before, training.lr, training.local_steps)
+        estimate = estimate_shares(received, before, settings["lr"], settings["local_steps"])
     truth = histogram[attacked] / histogram[attacked].sum(axis=1, keepdims=True)
     place = np.cumsum(attacked) - 1
     client, label = cohort.client[rows].cpu().numpy(), cohort.y[rows].cpu().numpy()

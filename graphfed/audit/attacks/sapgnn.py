@@ -39,6 +39,7 @@ import torch
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import ObservedTransfer, Transcript, dense_rows, record_rounds
 from graphfed.federation.secure.protection import PLAINTEXT
+from graphfed.methods.settings import changed, value
 
 #: The fraction of nodes whose features the server knows, and the largest number of nodes in the attack.
 KNOWN, MAX_NODES = 0.1, 20_000
@@ -62,18 +63,18 @@ GRADIENT_TRANSFERS = {"sapgnn": "sapgnn/global_embedding/grad", "ppgnn": "ppgnn/
 
 def attack_features(audited: AuditedRun) -> Finding:
     """Measure how many nodes' features the server reads, or how much of them it reconstructs."""
-    training = audited.config.training
-    if getattr(training, "maps", None) == "identity":
+    config = audited.config.settings
+    if value(config, "maps") == "identity":
         transcript = transcript_of(audited, 1, lambda transfer: transfer.payload)
         ids, rows = nodes_of(transcript)
         assert transcript.cohort.x is not None
         return _read(audited, transcript, rows, dense_rows(transcript.cohort.x, rows))
-    method, hidden = audited.config.method.name, training.hidden  # type: ignore[attr-defined]
+    method, hidden = audited.config.method.name, config.network.hidden
     rounds = rounds_used(audited.inputs.task(audited.config.task).num_features, hidden)
     transcript = transcript_of(audited, min(rounds, audited.result.rounds), keep_first_layer)
     cohort = transcript.cohort
     # A batch has a part of the nodes; evaluations have all.
-    phase = "train" if getattr(training, "batch_size", None) is None else "eval"
+    phase = "train" if value(config, "batch_size") is None else "eval"
     uploads = uploads_of(transcript, f"{method}/local_embedding", phase)
     if not uploads:
         return Finding("no round was evaluated", "-", "not measured", None)
@@ -111,7 +112,7 @@ def attack_features(audited: AuditedRun) -> Finding:
         "features": truth.shape[1],
     }
     read = 0
-    if method == "sapgnn" and "sapgnn/local_gradient" in audited.transfers and can_solve(training):
+    if method == "sapgnn" and "sapgnn/local_gradient" in audited.transfers and can_solve(config):
         nodes, read = from_gradients(transcript, hidden, len(seen))
         details |= {"with_gradient": nodes, "read": read}
         result += (
@@ -164,9 +165,9 @@ def _pooled(uploads: torch.Tensor, place: torch.Tensor, count: int) -> torch.Ten
     return pooled.masked_fill(pooled.isneginf(), 0)
 
 
-def can_solve(training: object) -> bool:
+def can_solve(config: object) -> bool:
     """Return whether the gradient of the map of a node's own features is linear in the features."""
-    options = [getattr(training, name) for name in ("update", "aggr", "batch_size")]
+    options = [value(config, name) for name in ("update", "aggr", "batch_size")]
     return options in (["concat", "max", None], ["sum", "max", None])
 
 
@@ -211,14 +212,14 @@ def count_read(matrix: torch.Tensor, sent: torch.Tensor, x: torch.Tensor) -> int
 def transcript_of(audited: AuditedRun, rounds: int, keep: Callable[[ObservedTransfer], object]) -> Transcript:
     """Return the messages of set-up and the first rounds, with uploads in plaintext."""
     config = audited.config
-    if getattr(config.training, "pooling", PLAINTEXT) != PLAINTEXT:
-        config = replace(config, training=replace(config.training, pooling=PLAINTEXT))  # type: ignore[call-arg]
+    if value(config.settings, "pooling", PLAINTEXT) != PLAINTEXT:
+        config = replace(config, settings=changed(config.settings, pooling=PLAINTEXT))
     return record_rounds(config, audited.inputs, rounds=rounds, keep=keep)
 
 
 def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: torch.Tensor) -> Finding:
     """Compare the uploads with the features, for identity messages."""
-    pooling = "sapgnn/features" if audited.config.training.update != "tropical" else None  # type: ignore[attr-defined]
+    pooling = "sapgnn/features" if audited.config.settings.form.update != "tropical" else None
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
     arrived = dense_rows(transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
     same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
@@ -309,7 +310,7 @@ def attack_labels(audited: AuditedRun) -> Finding:
     rows, label = gradient[known].numpy(), label[known.numpy()]
     classes = cohort.num_classes
     largest_class = np.bincount(label, minlength=classes).max() / len(label)
-    if audited.config.training.predictor == "server":  # type: ignore[attr-defined]
+    if audited.config.settings.predictor.predictor == "server":
         right = float((rows.argmin(1) == label).mean())
         result = f"the server reads {100 * right:.1f} % of {len(label)} training labels correctly"
         verdict = (

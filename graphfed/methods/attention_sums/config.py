@@ -3,22 +3,14 @@
 from typing import Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from graphfed.methods import config as groups
+from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Selection, Sums, Training
+from graphfed.methods.settings import settings
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class AttentionSumsConfig(
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of attention_sums."""
+@settings
+class Exchange:
+    """The sums over a node's neighbours at other clients."""
 
     exchange: Literal["plaintext", "secure"] = Field(
         default="plaintext",
@@ -34,7 +26,17 @@ class AttentionSumsConfig(
         "compute them from the scores and from the sums of many rounds",
     )
 
-    @property
-    def architecture(self) -> str:
-        """Name of the network."""
-        return "gat"
+
+@settings
+class AttentionSumsConfig:
+    """The settings of attention_sums."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    sums: Sums = Sums()
+    protocols: Protocols = Protocols()
+    exchange: Exchange = Exchange()

@@ -63,6 +63,7 @@ from graphfed.methods.base import Method, Requirements, Sent, State, StateValues
 from graphfed.methods.common.local_training import initial_weights, own_view, personal_weights
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.common.summed_gradients import GRADIENTS
+from graphfed.methods.parts import Network
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
@@ -96,20 +97,20 @@ class Prepared:
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def batch_of(cohort: Cohort, config: AttentionSumsConfig, per_client: bool) -> Batch:
+def batch_of(cohort: Cohort, network: Network, per_client: bool) -> Batch:
     """Prepare all rows of a cohort, with the edges inside clients.
 
     Every layer computes all rows, because other clients use rows that the cohort's own targets do not.
     """
     view = own_view(cohort)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
-    return make_batch(view, rows, config.layers, make_block, per_client=per_client)
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
+    return make_batch(view, rows, network.layers, make_block, per_client=per_client)
 
 
-def copy_weights(batch: Batch, config: AttentionSumsConfig, weights: Weights) -> Weights:
+def copy_weights(batch: Batch, network: Network, weights: Weights) -> Weights:
     """Copy the weights for every client of a cohort, as leaves."""
-    leaves: Weights = as_leaves(personal_weights(weights, batch, config.network))
+    leaves: Weights = as_leaves(personal_weights(weights, batch, network.kernel))
     return leaves
 
 
@@ -155,15 +156,16 @@ def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfi
     Raises:
         InputError: For fewer than three clients, if a protection hides sums.
     """
-    check_sums(fed, config.aggregation, fed.num_clients)
-    sums = connect(fed, data, config)
-    gradient_sum = GRADIENTS[config.aggregation]
-    shared = fed.clients.run(batch_of, data, config, False)
-    train = fed.clients.run(batch_of, data, config, True) if gradient_sum.per_client else shared
+    check_sums(fed, config.sums.aggregation, fed.num_clients)
+    network, exchange = config.network, config.exchange
+    sums = connect(fed, data, exchange, network.attention_heads)
+    gradient_sum = GRADIENTS[config.sums.aggregation]
+    shared = fed.clients.run(batch_of, data, network, False)
+    train = fed.clients.run(batch_of, data, network, True) if gradient_sum.per_client else shared
     counts = fed.clients.run(training_counts, data)
-    fed.expect("model", initial_weights, task, config, str(fed.device))
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
-    values = {"weights": weights, "optimizer": fed.server.run(initial_optimizer, weights, config)}
+    fed.expect("model", initial_weights, task, network, config.run.seed, str(fed.device))
+    weights = fed.server.run(initial_weights, task, network, config.run.seed, str(fed.device))
+    values = {"weights": weights, "optimizer": fed.server.run(initial_optimizer, weights, config.training)}
     return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts, NAME), sums))
 
 
@@ -172,8 +174,8 @@ def logits(
     batch: Located,
     sums: NeighbourSums,
     weights: Located,
-    config: AttentionSumsConfig,
     *,
+    layers: int,
     dropout: Dropout | None,
     grad: bool,
 ) -> Located:
@@ -184,6 +186,7 @@ def logits(
         batch: The batch of all rows, at the clients.
         sums: What the clients have agreed on.
         weights: The weights, at the clients.
+        layers: The number of layers.
         dropout: Dropout of inputs and attention; None: none.
 
     Returns:
@@ -193,7 +196,7 @@ def logits(
         FedGAT, Eqs. (1) to (3), without approximation.
     """
     h: Located | None = None
-    for layer in range(config.layers):
+    for layer in range(layers):
         # a_i and c_j of Eq. (4)
         z, source, target = fed.clients.run(transform, batch, weights, h, dropout, layer, outputs=3)
         scores = sums.send_scores(fed, target, grad=grad)
@@ -208,21 +211,23 @@ def logits(
 def round(fed: Federation, state: State, config: AttentionSumsConfig, round_number: int) -> State:
     """Take one step on the gradient of the loss over all clients."""
     prepared: Prepared = state.prepared
-    gradient_sum = GRADIENTS[config.aggregation]
+    gradient_sum, network = GRADIENTS[config.sums.aggregation], config.network
     # The key of the first step of `local_training.descend`, so that the draws are those of central training.
-    key = fold(config.seed, "dropout", round_number, 0)
-    dropout = Dropout(config.dropout, key) if config.dropout else None
+    key = fold(config.run.seed, "dropout", round_number, 0)
+    dropout = Dropout(network.dropout, key) if network.dropout else None
     with fed.tape():
-        copy = partial(fed.clients.run, copy_weights, prepared.train, config)
+        copy = partial(fed.clients.run, copy_weights, prepared.train, network)
         leaves, weights = gradient_sum.broadcast(fed, state.weights, copy)
-        h = logits(fed, prepared.train, prepared.sums, weights, config, dropout=dropout, grad=True)
+        h = logits(
+            fed, prepared.train, prepared.sums, weights, layers=network.layers, dropout=dropout, grad=True
+        )
         fed.backward(fed.clients.run(training_loss, prepared.data, h))
     gradient = gradient_sum.mean(
         fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights, NAME
     )
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
-        step, values["weights"], gradient, values["optimizer"], config, outputs=2
+        step, values["weights"], gradient, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
 
@@ -235,7 +240,9 @@ def predict(fed: Federation, state: State, config: AttentionSumsConfig, target: 
     """
     prepared: Prepared = state.prepared
     weights = fed.broadcast(state.weights, name="model", grad=False)
-    h = logits(fed, prepared.shared, prepared.sums, weights, config, dropout=None, grad=False)
+    h = logits(
+        fed, prepared.shared, prepared.sums, weights, layers=config.network.layers, dropout=None, grad=False
+    )
     return fed.clients.run(target_logits, prepared.data, h, target)
 
 
@@ -277,6 +284,7 @@ METHOD = Method(
         "the server reads the sum of the gradients",
         messages=MESSAGES,
     ),
+    offers={"backbone": ("gat",)},
     defaults={
         "hidden": 8,
         "features": "unit",

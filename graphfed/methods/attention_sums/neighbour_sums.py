@@ -41,7 +41,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import ExchangeIds, ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.attention_sums.attention import Pattern
-from graphfed.methods.attention_sums.config import AttentionSumsConfig
+from graphfed.methods.attention_sums.config import Exchange
 from graphfed.methods.common.remote_neighbours import remote_ids, remote_neighbours
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import entry_words
@@ -133,24 +133,25 @@ class NeighbourSums:
 # ---- at the clients: who contributes to which target -------------------------------------------------------
 
 
-def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfig) -> Targets:
+def find_targets(cohort: Cohort, kept: Tensor | None, min_group: int, heads: tuple[int, ...]) -> Targets:
     """List the targets that a cohort's clients contribute to, and the parts that they ask for.
 
     Args:
         cohort: The clients' data, with C cross-client edges.
         kept: [M, 1], whether each remote neighbour (`remote_neighbours`) is kept as a target by its client;
             None: as `min_group` says for single parts, which both clients can count.
+        heads: Attention heads of each layer.
     """
     _, target = remote_neighbours(cohort)
     if kept is None:
-        contributes = group_sizes(target) >= config.min_group
-        asks = group_sizes(part_of_edges(cohort)) >= config.min_group
+        contributes = group_sizes(target) >= min_group
+        asks = group_sizes(part_of_edges(cohort)) >= min_group
     else:
         contributes = kept[:, 0][target] > 0
-        asks = keeps_targets(cohort, config)[cohort.cross_row]
+        asks = keeps_targets(cohort, min_group)[cohort.cross_row]
     outward = _select_edges(cohort, contributes)
     wanted, (_, target) = remote_ids(outward), remote_neighbours(outward)
-    by_heads = {n: _pattern(outward, wanted, target, n) for n in {*config.attention_heads}}
+    by_heads = {n: _pattern(outward, wanted, target, n) for n in {*heads}}
     inward = _select_edges(cohort, asks)
     parts = torch.unique(torch.stack([inward.cross_row, inward.cross_client]), dim=1)
     row, contributor = parts[0], parts[1]
@@ -161,7 +162,7 @@ def find_targets(cohort: Cohort, kept: Tensor | None, config: AttentionSumsConfi
         held_ids=wanted.ids,
         held_client=wanted.client,
     )
-    patterns = tuple(by_heads[n] for n in config.attention_heads)
+    patterns = tuple(by_heads[n] for n in heads)
     return Targets(wanted, patterns, asked, row, cohort.num_rows)
 
 
@@ -178,15 +179,15 @@ def part_of_edges(cohort: Cohort) -> Tensor:
     return cohort.cross_row * clients + cohort.cross_client
 
 
-def keeps_targets(cohort: Cohort, config: AttentionSumsConfig) -> Tensor:
+def keeps_targets(cohort: Cohort, min_group: int) -> Tensor:
     """Tell for each row whether it has enough neighbours at other clients together, [N] bool."""
     remote: Tensor = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
-    return remote >= config.min_group
+    return remote >= min_group
 
 
-def kept_rows(cohort: Cohort, config: AttentionSumsConfig) -> Tensor:
+def kept_rows(cohort: Cohort, min_group: int) -> Tensor:
     """Return `keeps_targets` as rows to send, [N, 1]."""
-    return keeps_targets(cohort, config)[:, None].to(torch.uint8)
+    return keeps_targets(cohort, min_group)[:, None].to(torch.uint8)
 
 
 def _select_edges(cohort: Cohort, chosen: Tensor) -> Cohort:
@@ -348,33 +349,40 @@ def open_totals(targets: Targets, received: Tensor, parts: Tensor) -> Tensor:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def connect(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
+def connect(fed: Federation, data: Located, exchange: Exchange, heads: tuple[int, ...]) -> NeighbourSums:
     """Agree on the targets and their contributors, and with exchange=secure on masks.
+
+    Args:
+        heads: Attention heads of each layer.
 
     Returns:
         What the clients have agreed on.
     """
-    return _CONNECT[config.exchange](fed, data, config)
+    return _CONNECT[exchange.exchange](fed, data, exchange, heads)
 
 
-def connect_in_plaintext(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
+def connect_in_plaintext(
+    fed: Federation, data: Located, exchange: Exchange, heads: tuple[int, ...]
+) -> NeighbourSums:
     """Agree on the targets. Both clients can count the neighbours in a part."""
-    targets = fed.clients.run(find_targets, data, None, config)
+    targets = fed.clients.run(find_targets, data, None, exchange.min_group, heads)
     return NeighbourSums(targets, *agree_on_routes(fed, targets), None)
 
 
-def connect_with_masks(fed: Federation, data: Located, config: AttentionSumsConfig) -> NeighbourSums:
+def connect_with_masks(
+    fed: Federation, data: Located, exchange: Exchange, heads: tuple[int, ...]
+) -> NeighbourSums:
     """Agree on the targets and the masks. A target's client alone can count the neighbours in its total."""
     if fed.num_clients < 3:
         raise InputError(
             f"exchange=secure needs 3 or more clients, and this run has {fed.num_clients}: the total over "
             "the other clients would be one client's sum; use more clients, or exchange=plaintext"
         )
-    check_sums(fed, config.exchange, fed.num_clients)
-    kept = fed.clients.run(kept_rows, data, config)
+    check_sums(fed, exchange.exchange, fed.num_clients)
+    kept = fed.clients.run(kept_rows, data, exchange.min_group)
     neighbours = fed.exchange_route(fed.clients.run(remote_ids, data), name="attention_sums/neighbour_ids")
     kept = fed.exchange(kept, neighbours, name="attention_sums/kept", grad=False)
-    targets = fed.clients.run(find_targets, data, kept, config)
+    targets = fed.clients.run(find_targets, data, kept, exchange.min_group, heads)
     scores, parts = agree_on_routes(fed, targets)
     ids, clients = fed.client_ids(), fed.num_clients
     public = fed.protection_of("public")
@@ -402,7 +410,7 @@ def agree_on_routes(fed: Federation, targets: Located) -> tuple[ExchangeRoute, E
     return scores, parts
 
 
-_CONNECT: Mapping[str, Callable[[Federation, Located, AttentionSumsConfig], NeighbourSums]] = {
+_CONNECT: Mapping[str, Callable[[Federation, Located, Exchange, tuple[int, ...]], NeighbourSums]] = {
     "plaintext": connect_in_plaintext,
     "secure": connect_with_masks,
 }

@@ -32,7 +32,7 @@ from graphfed.methods.common.local_training import (
     own_view,
     personal_weights,
 )
-from graphfed.methods.config import GraphTraining
+from graphfed.methods.parts import GraphTraining, Network
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
@@ -69,14 +69,13 @@ class LinkState:
 # ---- functions run at the client ---------------------------------------------------------------------------
 
 
-def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
+def pool(cohort: Cohort, network: Network) -> Pooled:
     """Prepare the only client's graph; its nodes are the rows 0..N-1 in the order of their ids."""
     assert cohort.links is not None
-    backbone = config.network
-    view = backbone.adapt_view(own_view(cohort))
-    make_block = backbone.blocks(view.ids, view.degree, config.attention_heads)
+    view = network.kernel.adapt_view(own_view(cohort))
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    batch = make_batch(view, rows, config.layers, make_block, per_client=True)
+    batch = make_batch(view, rows, network.layers, make_block, per_client=True)
     edges = cohort.edge_index[:, cohort.edge_index[0] < cohort.edge_index[1]]
     edges = edges[:, torch.argsort(edges[0] * cohort.num_rows + edges[1])]
     other = torch.searchsorted(cohort.id, cohort.links.id)
@@ -85,7 +84,8 @@ def pool(cohort: Cohort, config: GraphTraining) -> Pooled:
 
 def first_weights(pooled: Pooled, task: Task, config: GraphTraining, device: str) -> Weights:
     """Draw the first weights."""
-    return personal_weights(initial_weights(task, config, device), pooled.batch, config.network)
+    shared = initial_weights(task, config.network, config.run.seed, device)
+    return personal_weights(shared, pooled.batch, config.network.kernel)
 
 
 def loss_of(pooled: Pooled, key: int, h: Tensor, step: int) -> Tensor:
@@ -99,14 +99,14 @@ def train(
     pooled: Pooled, weights: Weights, optimizer: AdamState, config: GraphTraining, number: int
 ) -> tuple[Weights, AdamState]:
     """Take the steps of a round."""
-    loss = partial(loss_of, pooled, fold(config.seed, "negatives", number))
+    loss = partial(loss_of, pooled, fold(config.run.seed, "negatives", number))
     return descend(pooled.batch, weights, optimizer, config, number, loss)
 
 
-def score(pooled: Pooled, cohort: Cohort, weights: Weights, config: GraphTraining, target: str) -> Tensor:
+def score(pooled: Pooled, cohort: Cohort, weights: Weights, network: Network, target: str) -> Tensor:
     """Score a target's pairs, h_u . h_v [n]."""
     with torch.no_grad():
-        h = config.network.forward(weights, pooled.batch, None)
+        h = network.kernel.forward(weights, pooled.batch, None)
         return pair_products(h, pooled.pairs[:, cohort.pairs(target)])
 
 
@@ -117,7 +117,7 @@ def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> 
     """Set up training on the pooled graph."""
     if task.name != LINK_PREDICTION:
         return isolated.setup(fed, data, task, config)
-    pooled = fed.clients.run(pool, data, config)
+    pooled = fed.clients.run(pool, data, config.network)
     weights = fed.clients.run(first_weights, pooled, task, config, str(fed.device))
     optimizer = fed.clients.run(empty_state)
     return State({"weights": weights, "optimizer": optimizer}, LinkState(pooled, data))
@@ -142,7 +142,7 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
     if not isinstance(state.prepared, LinkState):
         return isolated.predict(fed, state, config, target)
     prepared = state.prepared
-    return fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config, target)
+    return fed.clients.run(score, prepared.pooled, prepared.data, state.weights, config.network, target)
 
 
 METHOD = Method(
@@ -150,6 +150,7 @@ METHOD = Method(
     summary="one participant with the pooled graph; the upper reference for all federated methods",
     paper="no paper: the upper reference",
     config=isolated.AloneConfig,
+    offers={"backbone": isolated.NETWORKS},
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     setup=setup,
     round=round,

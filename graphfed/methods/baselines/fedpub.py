@@ -30,11 +30,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
@@ -42,10 +41,9 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves, empty_state
 from graphfed.federation.transfer import describe_value
-from graphfed.methods import config as groups
 from graphfed.methods.averaging.program import MESSAGES, accept_counts, check_counts
-from graphfed.methods.averaging.settings import ProximalSettings
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.baselines.isolated import NETWORKS
 from graphfed.methods.common.local_training import (
     Prepared,
     initial_weights,
@@ -55,7 +53,18 @@ from graphfed.methods.common.local_training import (
     values_of,
 )
 from graphfed.methods.common.sizes import GraphExtent, network_numbers, num_moments
-from graphfed.methods.config import GraphNetwork, keeps_client_state
+from graphfed.methods.parts import (
+    ClientOptimizer,
+    Inputs,
+    Loss,
+    Network,
+    Run,
+    Selection,
+    Steps,
+    Training,
+    keeps_client_state,
+)
+from graphfed.methods.settings import Only, settings
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import Dropout
@@ -71,19 +80,9 @@ COMMUNITIES, NODES, EDGE_PROBABILITY = 5, 100, 0.1
 MASK = "mask."
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedPubConfig(
-    ProximalSettings,
-    groups.ClientStateSettings,
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of FED-PUB."""
+@settings
+class Similarity:
+    """The averages of the server."""
 
     similarity_scale: float = Field(
         default=3.0,
@@ -92,15 +91,45 @@ class FedPubConfig(
         description="tau: client j has the weight exp(tau * similarity) in the average for client i; 0: all "
         "clients have the same weight",
     )
+
+
+@settings
+class Masking:
+    """The masks of the clients."""
+
     masks: Literal["learned", "none"] = Field(
         default="learned", description="learned: every client trains a mask on its weights; none: no mask"
     )
-    mask_l1: float = Field(
+    mask_l1: Annotated[float, Only("masks", "learned")] = Field(
         default=1e-3,
         ge=0,
         allow_inf_nan=False,
         description="strength of the L1 penalty on the masks; predictions leave out entries below it",
     )
+
+
+@settings
+class Proximity:
+    """The proximal term of local training."""
+
+    mu: float = Field(default=2e-3, ge=0, allow_inf_nan=False, description="strength of the proximal term")
+
+
+@settings
+class FedPubConfig:
+    """The settings of FED-PUB."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    steps: Steps = Steps()
+    client_optimizer: ClientOptimizer = ClientOptimizer()
+    proximity: Proximity = Proximity()
+    similarity: Similarity = Similarity()
+    masking: Masking = Masking()
 
 
 @dataclass(frozen=True)
@@ -159,12 +188,12 @@ def begin(
     clients = prepared.view.num_clients
     own = {name: weights[name].expand(clients, *weights[name].shape) for name in sorted(weights)}
     shapes = {name: weights[name].shape for name in own}
-    masked = [name for name in own if name.endswith("weight")] if config.masks == "learned" else []
+    masked = [name for name in own if name.endswith("weight")] if config.masking.masks == "learned" else []
     mask = {name: torch.ones_like(own[name]) for name in masked}
-    return Clients(prepared, probe_batch(graph, clients, config), shapes), as_rows(own), mask
+    return Clients(prepared, probe_batch(graph, clients, config.network), shapes), as_rows(own), mask
 
 
-def probe_batch(graph: Tensors, clients: int, config: GraphNetwork) -> Batch:
+def probe_batch(graph: Tensors, clients: int, network: Network) -> Batch:
     """Prepare a forward pass on the random graph, with a copy of it for each of the clients."""
     x, edges = graph["x"], graph["edge_index"]
     nodes, copy = len(x), torch.arange(clients, device=x.device)
@@ -177,10 +206,10 @@ def probe_batch(graph: Tensors, clients: int, config: GraphNetwork) -> Batch:
         degree=torch.bincount(edges[1], minlength=nodes).to(x.dtype).repeat(clients),
         edges=((edges[:, None] + nodes * copy[:, None]).flatten(1),),
     )
-    view = config.network.adapt_view(view)
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
+    view = network.kernel.adapt_view(view)
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
     every = torch.arange(clients * nodes, device=x.device)
-    return make_batch(view, every, config.layers, make_block, per_client=True)
+    return make_batch(view, every, network.layers, make_block, per_client=True)
 
 
 def as_rows(weights: Tensors) -> Tensor:
@@ -194,10 +223,10 @@ def from_rows(rows: Tensor, shapes: Mapping[str, torch.Size]) -> Tensors:
     return {k: part.reshape(-1, *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
-def stored(weights: Tensors, batch: Batch, network: Backbone) -> Weights:
+def stored(weights: Tensors, batch: Batch, kernel: Backbone) -> Weights:
     """Return weights [K, ...] in the form in which a batch multiplies sparse features."""
     found: Weights = dict(weights)
-    for name in network.input_weights if batch.pairs is not None else ():
+    for name in kernel.input_weights if batch.pairs is not None else ():
         assert batch.pairs is not None
         w = weights[name]
         # The rows of all pairs, and ghost rows that no row of the batch uses; only these for one client.
@@ -217,14 +246,15 @@ def objective(batch: Batch, values: Tensors, received: Tensors, config: FedPubCo
         sum_i L_i(theta_i * mu_i) + lambda_1 ||mu_i||_1 + lambda_2 ||theta_i - mean theta_i||^2.
     """
     weights = {k: values[k] * values[MASK + k] if MASK + k in values else values[k] for k in received}
-    dropout = Dropout(config.dropout, key) if config.dropout else None
-    logits = config.network.forward(stored(weights, batch, config.network), batch, dropout)
+    network = config.network
+    dropout = Dropout(network.dropout, key) if network.dropout else None
+    logits = network.kernel.forward(stored(weights, batch, network.kernel), batch, dropout)
     loss = (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
     for k, value in values.items():
         if k.startswith(MASK):
-            loss = loss + config.mask_l1 * value.abs().sum()
+            loss = loss + config.masking.mask_l1 * value.abs().sum()
         else:
-            loss = loss + config.mu / 2 * (value - received[k]).square().sum()
+            loss = loss + config.proximity.mu / 2 * (value - received[k]).square().sum()
     return loss
 
 
@@ -246,22 +276,23 @@ def train(
     """
     received = from_rows(rows, clients.shapes)
     values = {**received, **{MASK + k: m for k, m in mask.items()}}
-    before, old = optimizer or init_state(config.optimizer, values), values
+    training = config.training
+    before, old = optimizer or init_state(training.optimizer, values), values
     state = before
-    for step in range(config.local_steps):
+    for step in range(config.steps.local_steps):
         leaves = as_leaves(values)
-        key = fold(config.seed, "dropout", number, step)
+        key = fold(config.run.seed, "dropout", number, step)
         loss = objective(clients.prepared.train, leaves, received, config, key)
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         values, state = optimizer_step(
-            config.optimizer, values, gradients, state, config.lr, config.weight_decay
+            training.optimizer, values, gradients, state, training.lr, training.weight_decay
         )
     choose = partial(choose_rows, clients.prepared.counts > 0)
     values = {k: choose(new, old[k]) for k, new in values.items()}
     state = {name: {k: choose(x, before[name][k]) for k, x in part.items()} for name, part in state.items()}
     own, mask = {k: values[k] for k in received}, {k: values[MASK + k] for k in mask}
     kept = state if keeps_client_state(config) else {}
-    return as_rows(own), mask, kept, under_mask(own, mask, config.mask_l1)
+    return as_rows(own), mask, kept, under_mask(own, mask, config.masking.mask_l1)
 
 
 def under_mask(weights: Tensors, mask: Tensors, threshold: float) -> Tensors:
@@ -270,30 +301,30 @@ def under_mask(weights: Tensors, mask: Tensors, threshold: float) -> Tensors:
     return {k: w * kept[k] if k in kept else w for k, w in weights.items()}
 
 
-def functional_embedding(clients: Clients, weights: Tensors, config: GraphNetwork) -> Tensor:
+def functional_embedding(clients: Clients, weights: Tensors, network: Network) -> Tensor:
     """Compute the mean output of every client's network on the random graph, [K, C]."""
     with torch.no_grad():
-        outputs = config.network.forward(dict(weights), clients.probe, None)
+        outputs = network.kernel.forward(dict(weights), clients.probe, None)
     return outputs.view(clients.probe.num_clients, -1, outputs.shape[1]).mean(1)
 
 
-def predict_masked(clients: Clients, weights: Tensors, config: GraphNetwork, target: str) -> Tensor:
+def predict_masked(clients: Clients, weights: Tensors, network: Network, target: str) -> Tensor:
     """Compute the logits [n, C] of a target, each with its own client's weights under its mask."""
     prepared = clients.prepared
-    return predict_personal(prepared, stored(weights, prepared.train, config.network), config, target)
+    return predict_personal(prepared, stored(weights, prepared.train, network.kernel), network, target)
 
 
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
-def random_graph(task: Task, config: FedPubConfig, device: str) -> Tensors:
+def random_graph(task: Task, seed: int, device: str) -> Tensors:
     """Draw the random graph on which models are compared: a stochastic block model without edges between
     communities, and features from the standard normal distribution.
 
     Returns:
         "x" [P, F] and "edge_index" [2, E], both directions of every edge.
     """
-    key, ids = fold(config.seed, "random_graph"), torch.arange(COMMUNITIES * NODES)
+    key, ids = fold(seed, "random_graph"), torch.arange(COMMUNITIES * NODES)
     x = normal(fold(key, "features"), ids, task.num_features)
     row, place = (uniform(fold(key, "edges"), ids, NODES) < EDGE_PROBABILITY).nonzero(as_tuple=True)
     once = place > row % NODES
@@ -339,18 +370,19 @@ def setup(fed: Federation, data: Located, task: Task, config: FedPubConfig) -> S
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
-    fed.expect("model", initial_weights, task, config, str(fed.device))
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
+    network, seed, device = config.network, config.run.seed, str(fed.device)
+    fed.expect("model", initial_weights, task, network, seed, device)
+    weights = fed.server.run(initial_weights, task, network, seed, device)
     weights = fed.broadcast(weights, name="model", grad=False)
-    fed.expect("random_graph", random_graph, task, config, str(fed.device))
-    graph = fed.server.run(random_graph, task, config, str(fed.device))
+    fed.expect("random_graph", random_graph, task, seed, device)
+    graph = fed.server.run(random_graph, task, seed, device)
     graph = fed.broadcast(graph, name="random_graph", grad=False)
     clients, received, mask = fed.clients.run(begin, prepared, weights, graph, config, outputs=3)
     own = fed.clients.run(first_weights, clients, received)
     optimizer = fed.clients.run(empty_state)
     values = {"weights": own, "received": received, "mask": mask, "optimizer": optimizer}
     # Every process draws them, to know the size of what clients send.
-    size = sum(w.numel() for w in values_of(initial_weights(task, config, "cpu")).values())
+    size = sum(w.numel() for w in values_of(initial_weights(task, network, seed, "cpu")).values())
     return State(values, Setup(clients, counts, size, task.num_classes))
 
 
@@ -366,12 +398,14 @@ def round(fed: Federation, state: State, config: FedPubConfig, number: int) -> S
     rows, mask, optimizer, weights = fed.clients.run(
         train, known.clients, start, mask, optimizer, config, number, outputs=4
     )
-    embeddings = fed.clients.run(functional_embedding, known.clients, weights, config)
+    embeddings = fed.clients.run(functional_embedding, known.clients, weights, config.network)
     check = partial(accept_width, known.size)
     models = fed.gather(rows, name="personal_update", grad=False, accept=check)
     check = partial(accept_width, known.classes)
     embeddings = fed.gather(embeddings, name="functional_embedding", grad=False, accept=check)
-    averages = fed.server.run(average_for_each, models, embeddings, known.counts, config.similarity_scale)
+    averages = fed.server.run(
+        average_for_each, models, embeddings, known.counts, config.similarity.similarity_scale
+    )
     received = fed.scatter(averages, name="personal_model", grad=False, like=rows)
     values = {"weights": weights, "received": received, "mask": mask, "optimizer": optimizer}
     return State(values, known)
@@ -384,14 +418,14 @@ def predict(fed: Federation, state: State, config: FedPubConfig, target: str) ->
         At the clients: logits [n, C].
     """
     known: Setup = state.prepared
-    return fed.clients.run(predict_masked, known.clients, state.weights, config, target)
+    return fed.clients.run(predict_masked, known.clients, state.weights, config.network, target)
 
 
 def checkpoint(extent: GraphExtent, config: FedPubConfig) -> int:
     """Count the numbers of a checkpoint: weights (also best and received ones), masks, two optimisers."""
-    moments = num_moments(config) if keeps_client_state(config) else 0
+    moments = num_moments(config.training.optimizer) if keeps_client_state(config) else 0
     return (4 + 2 * moments) * network_numbers(
-        config, extent.features, extent.classes, clients=extent.clients
+        config.network, extent.features, extent.classes, clients=extent.clients
     )
 
 
@@ -401,6 +435,7 @@ METHOD = Method(
     paper="Baek, Jeong, Jin, Yoon, Hwang: Personalized subgraph federated learning. ICML 2023, "
     "arXiv:2206.10206",
     config=FedPubConfig,
+    offers={"backbone": NETWORKS},
     setup=setup,
     round=round,
     predict=predict,
@@ -427,7 +462,6 @@ METHOD = Method(
             "made for it. A client can infer in part which clients resemble it.",
         },
     ),
-    defaults={"mu": 2e-3},
     paper_settings={
         "optimizer": "adam",
         "lr": 0.01,

@@ -8,12 +8,9 @@ clients.
 Differs from the paper: there is no paper; papers call this baseline local, separate or self training.
 """
 
-from pydantic.dataclasses import dataclass
-
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import empty_state
-from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.common.local_training import (
     Prepared,
@@ -24,21 +21,26 @@ from graphfed.methods.common.local_training import (
     prepare,
     train_personal,
 )
-from graphfed.methods.config import GraphTraining
+from graphfed.methods.parts import GraphTraining, Inputs, Loss, Network, Run, Selection, Steps, Training
+from graphfed.methods.settings import settings
 from graphfed.nn.backbones import Weights
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class AloneConfig(
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+@settings
+class AloneConfig:
     """The settings of training in which nothing is sent."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    steps: Steps = Steps()
+
+
+#: The networks that use edges.
+NETWORKS = ("gcn", "gat", "sage", "maxpool")
 
 
 def prepare_personal(cohort: Cohort, config: GraphTraining) -> Prepared:
@@ -48,7 +50,8 @@ def prepare_personal(cohort: Cohort, config: GraphTraining) -> Prepared:
 
 def first_weights(prepared: Prepared, task: Task, config: GraphTraining, device: str) -> Weights:
     """Copy the first weights for every client."""
-    return personal_weights(initial_weights(task, config, device), prepared.train, config.network)
+    shared = initial_weights(task, config.network, config.run.seed, device)
+    return personal_weights(shared, prepared.train, config.network.kernel)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
@@ -72,7 +75,7 @@ def predict(fed: Federation, state: State, config: GraphTraining, target: str) -
     Returns:
         At the clients: logits [n, C].
     """
-    return fed.clients.run(predict_personal, state.prepared, state.weights, config, target)
+    return fed.clients.run(predict_personal, state.prepared, state.weights, config.network, target)
 
 
 METHOD = Method(
@@ -80,6 +83,7 @@ METHOD = Method(
     summary="every client alone on its own subgraph; nothing is sent",
     paper="no paper: the lower reference, called local, separate or self training",
     config=AloneConfig,
+    offers={"backbone": NETWORKS},
     setup=setup,
     round=round,
     predict=predict,

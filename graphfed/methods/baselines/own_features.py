@@ -10,35 +10,16 @@ and training edges are only pairs of the loss.
 Differs from the paper: there is no paper; papers call this baseline MLP, or do not have it.
 """
 
-from pydantic.dataclasses import dataclass
-
-from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Sent
-from graphfed.methods.baselines import central
+from graphfed.methods.baselines import central, isolated
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
-
-
-@dataclass(frozen=True, config={"extra": "forbid"})
-class OwnFeaturesConfig(
-    groups.LocalStepsSettings,
-    groups.ClassWeightSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of central training with a network that uses no edges."""
-
-    @property
-    def architecture(self) -> str:
-        """Name of the network."""
-        return "mlp"
-
 
 METHOD = Method(
     name="own_features",
     summary="a network of each node's own features without edges; shows what the graph adds to other methods",
     paper="no paper: the reference without the graph, called MLP",
-    config=OwnFeaturesConfig,
+    config=isolated.AloneConfig,
+    offers={"backbone": ("mlp",)},
     tasks=(CLASSIFICATION, LINK_PREDICTION),
     setup=central.setup,
     round=central.round,

@@ -42,7 +42,7 @@ from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.averaging import program as averaging
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.cnfgnn.config import ALTERNATING, CNFGNNConfig, epsilon_of
+from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
 from graphfed.methods.cnfgnn.steps import (
     batch_in_order,
     embed,
@@ -112,16 +112,17 @@ class Prepared:
 
 def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -> State:
     """Compute the common scale and draw the initial weights (Alg. 1, l. 1 to 5)."""
-    check_sums(fed, config.aggregation, int(fed.roster.sum()))
-    if not config.averages and config.strategy != "centralised" and not fed.roster.all():
+    schedule, encodings = config.schedule, config.encodings
+    check_sums(fed, config.sums.aggregation, int(fed.roster.sum()))
+    if schedule.strategy in ("at", "sl") and not fed.roster.all():
         raise InputError(
-            f"strategy={config.strategy} gives every sensor its own weights, and sensors that training does "
-            "not see have no weights to forecast with; use strategy=at_fedavg, or another split"
+            f"strategy={schedule.strategy} gives every sensor its own weights, and sensors that training "
+            "does not see have no weights to forecast with; use strategy=at_fedavg, or another split"
         )
-    if config.clip is not None:
+    if encodings.clip is not None:
         fed.log(
             f"clients clip encodings and add noise: epsilon {epsilon_of(config):.4g} (delta "
-            f"{config.delta:g}) for one reading over {config.rounds} rounds. Weights, statistics and "
+            f"{encodings.delta:g}) for one reading over {config.run.rounds} rounds. Weights, statistics and "
             "gradients are sent without noise"
         )
     split = common_split(fed, data.network)
@@ -135,7 +136,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         "facts": fed.server.run(facts_of, config),
     }
     senders = None
-    if config.strategy == "centralised":
+    if schedule.strategy == "centralised":
         values["weights"] = fed.server.run(first_weights, config, device)
         values["optimizer"] = fed.server.run(empty_state)
         training = pool(fed, data, scaler, split, "train", config)
@@ -143,14 +144,14 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         received = fed.broadcast(scaler, name="scaler", grad=False, like=scaler_form())
         training = fed.clients.run(standardise, data.series, fed.present(), received, config)
         local = fed.clients.run(local_weights, training, config)
-        if config.averages:
+        if schedule.averages:
             fed.expect("model", first_weights, config, device)
             values["weights"], values["own"] = fed.server.run(first_weights, config, device), local
         else:
             values["weights"] = local
         values["optimizer"] = fed.clients.run(empty_state)
-        if config.strategy in ALTERNATING:
-            values["embeddings"] = fed.clients.run(initial_embeddings, training, config)
+        if schedule.alternates:
+            values["embeddings"] = fed.clients.run(initial_embeddings, training, config.recurrent.hidden)
         senders = send_senders(fed, training, "train", slice(None), config)
     return State(values, Prepared(data, training, edges, split, senders))
 
@@ -159,7 +160,7 @@ def send_senders(
     fed: Federation, series: Located, target: str, part: slice, config: CNFGNNConfig
 ) -> Located | None:
     """With missing_mask, send the server in which windows of a target each sensor has a reading."""
-    if not config.missing_mask:
+    if not config.recurrent.missing_mask:
         return None
     found = fed.clients.run(windows_with_readings, series, target, part)
     return fed.collect(found, name="with_readings", grad=False)
@@ -184,9 +185,9 @@ def draw_order(key: int, count: int, device: str) -> Tensor:
 
 def round(fed: Federation, state: State, config: CNFGNNConfig, round_number: int) -> State:
     """Train one round by the strategy of the run."""
-    if config.strategy == "centralised":
+    if config.schedule.strategy == "centralised":
         return train_round_centrally(fed, state, config, round_number)
-    train = train_alternating if config.strategy in ALTERNATING else train_split
+    train = train_alternating if config.schedule.alternates else train_split
     return train(fed, state, config, round_number)
 
 
@@ -200,7 +201,7 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
     data, edges, count = prepared.training, prepared.edges, len(starts_of(prepared.split, "train"))
     values = dict(state.values)
     # (1) Alg. 1, l. 7 to 10: ClientUpdate
-    start = values["own"] if config.averages else values["weights"]
+    start = values["own"] if config.schedule.averages else values["weights"]
     local, values["optimizer"] = fed.clients.run(
         train_locally, data, start, values["embeddings"], values["optimizer"], config, round_number, outputs=2
     )
@@ -210,13 +211,14 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
     hidden = fed.clients.run(encode_windows, data, local, "train", None)
     encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
     # (3) Alg. 1, l. 19 to 30
-    steps_of_pass = -(-count // config.server_batch)
-    steps = config.server_rounds * steps_of_pass
-    for epoch in range(config.server_rounds):  # Alg. 1, l. 21
+    epochs, size = config.schedule.server_rounds, config.server_network.server_batch
+    steps_of_pass = -(-count // size)
+    steps = epochs * steps_of_pass
+    for epoch in range(epochs):  # Alg. 1, l. 21
         client_order, server_order = in_order(
-            fed, fold(config.seed, "server windows", round_number, epoch), count
+            fed, fold(config.run.seed, "server windows", round_number, epoch), count
         )
-        for i, part in enumerate(parts_of(count, config.server_batch)):
+        for i, part in enumerate(parts_of(count, size)):
             step = (round_number - 1) * steps + epoch * steps_of_pass + i
             client_batch = fed.clients.run(batch_in_order, hidden, client_order, part)
             server_batch = fed.server.run(batch_in_order, encoded, server_order, part)
@@ -225,7 +227,9 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
                 leaves = fed.server.run(as_leaves, values["network"])
                 # Alg. 1, l. 22
                 embedded = fed.server.run(embed, leaves, server_batch, edges, config, senders)
-                received = fed.scatter(embedded, name="embeddings", like=windows_form(config.hidden))
+                received = fed.scatter(
+                    embedded, name="embeddings", like=windows_form(config.recurrent.hidden)
+                )
                 # Alg. 1, l. 23 to 26: ClientBackward
                 loss = fed.clients.run(
                     loss_of_batch,
@@ -248,7 +252,9 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
             embed_part, values["network"], encoded, part, edges, config, prepared.senders
         )
         parts.append(
-            fed.scatter(embedded, name="final_embeddings", grad=False, like=windows_form(config.hidden))
+            fed.scatter(
+                embedded, name="final_embeddings", grad=False, like=windows_form(config.recurrent.hidden)
+            )
         )
     values["embeddings"] = fed.clients.run(joined, *parts)
     return State(values, prepared)
@@ -263,11 +269,12 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
     prepared: Prepared = state.prepared
     data, edges, count = prepared.training, prepared.edges, len(starts_of(prepared.split, "train"))
     values = dict(state.values)
-    local = fed.clients.run(start_of_round, data, values["own" if config.averages else "weights"], config)
-    optimizer = values["optimizer"]
-    steps = -(-count // config.batch)
-    order, server_order = in_order(fed, fold(config.seed, "windows", round_number, 0), count)
-    for i, part in enumerate(parts_of(count, config.batch)):
+    start = values["own" if config.schedule.averages else "weights"]
+    local = fed.clients.run(start_of_round, data, start, config.schedule)
+    optimizer, size = values["optimizer"], config.sequences.batch
+    steps = -(-count // size)
+    order, server_order = in_order(fed, fold(config.run.seed, "windows", round_number, 0), count)
+    for i, part in enumerate(parts_of(count, size)):
         senders = senders_of(fed, prepared, server_order, part)
         with fed.tape():
             client_leaves = fed.clients.run(as_leaves, local)
@@ -275,16 +282,18 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
             hidden = fed.clients.run(encode_batch, data, client_leaves, order, part)
             encoded = fed.collect(hidden, name="hidden", wrap=wire_of(config))
             embedded = fed.server.run(embed, leaves, encoded, edges, config, senders)
-            received = fed.scatter(embedded, name="embeddings", like=windows_form(config.hidden))
+            received = fed.scatter(embedded, name="embeddings", like=windows_form(config.recurrent.hidden))
             step = (round_number - 1) * steps + i
             loss = fed.clients.run(
                 loss_of_batch, data, client_leaves, hidden, received, order, part, config, step, steps
             )
             fed.backward(loss)
         gradients = fed.gradients(client_leaves)
-        local, optimizer = fed.clients.run(step_locally, local, gradients, optimizer, config, outputs=2)
+        local, optimizer = fed.clients.run(
+            step_locally, local, gradients, optimizer, config.training, outputs=2
+        )
         step_network(fed, leaves, values, edges, config)
-    values["optimizer"] = fed.clients.run(kept_optimizer, optimizer, config)
+    values["optimizer"] = fed.clients.run(kept_optimizer, optimizer, config.client_optimizer)
     average_local(fed, prepared, local, values, config)
     return State(values, prepared)
 
@@ -296,7 +305,7 @@ def average_local(
 
     They are the mean of all clients' weights, which the server has too, or each client's own weights.
     """
-    if not config.averages:
+    if not config.schedule.averages:
         values["weights"] = local
         return local
     # Alg. 1, l. 11
@@ -341,7 +350,7 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     prepared: Prepared = state.prepared
     data, starts = prepared.data, starts_of(prepared.split, target)
     edges = fed.server.run(graph_of, data.network, absent(fed))
-    if config.strategy == "centralised":
+    if config.schedule.strategy == "centralised":
         sent = pool(fed, data, state.values["scaler"], prepared.split, target, config)
         forecasts = fed.server.run(
             forecast_centrally,
@@ -352,10 +361,10 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
             len(starts),
             config,
         )
-        return fed.scatter(forecasts, name="forecasts", grad=False, like=windows_form(config.horizon))
+        return fed.scatter(forecasts, name="forecasts", grad=False, like=windows_form(config.windows.horizon))
     scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False, like=scaler_form())
     series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
-    if config.averages:
+    if config.schedule.averages:
         weights = fed.broadcast(state.weights, name="model", grad=False)
     else:
         weights = fed.clients.run(of_present, state.weights, fed.present())
@@ -367,7 +376,9 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
         embedded = fed.server.run(
             embed_part, state.values["network"], encoded, slice(None), edges, config, senders
         )
-        embeddings = fed.scatter(embedded, name="embeddings", grad=False, like=windows_form(config.hidden))
+        embeddings = fed.scatter(
+            embedded, name="embeddings", grad=False, like=windows_form(config.recurrent.hidden)
+        )
         parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
     return fed.clients.run(joined, *parts)
 
@@ -420,5 +431,6 @@ METHOD = Method(
         protection=averaging.PROTECTION,
         messages=ALL_MESSAGES,
     ),
+    offers={"layers": (1,)},
     paper_settings={"network": "graph_network"},
 )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, leaky_relu
 
-from graphfed.errors import InputError, did_you_mean
+from graphfed.errors import InputError
 from graphfed.methods.cnfgnn import graph_network
 from graphfed.nn.edges import Edges
 from graphfed.nn.precision import product
@@ -35,7 +35,7 @@ STEPS = 2
 
 
 @dataclass(frozen=True)
-class ServerNetwork:
+class NetworkFunctions:
     """A network of the server.
 
     Attributes:
@@ -48,20 +48,6 @@ class ServerNetwork:
 
     init: Callable[[int, int], dict[str, Tensor]]
     forward: Callable[[Weights, Tensor, Edges, torch.dtype | None, Tensor | None], Tensor]
-
-
-def get_server_network(name: str) -> ServerNetwork:
-    """Return the network with a name.
-
-    Args:
-        name: One of SERVER_NETWORKS.
-
-    Raises:
-        InputError: If there is none with this name.
-    """
-    if name not in SERVER_NETWORKS:
-        raise InputError(f"no server network is called {name!r}; {did_you_mean(name, SERVER_NETWORKS)}")
-    return SERVER_NETWORKS[name]
 
 
 # ---- graph attention
@@ -182,8 +168,8 @@ def diffusion(
 
 
 SERVER_NETWORKS = {
-    "graph_network": ServerNetwork(graph_network.init, graph_network.graph_network),
-    "mean_network": ServerNetwork(graph_network.init, partial(graph_network.graph_network, means=True)),
-    "gat": ServerNetwork(gat_init, gat),
-    "diffusion": ServerNetwork(diffusion_init, diffusion),
+    "graph_network": NetworkFunctions(graph_network.init, graph_network.graph_network),
+    "mean_network": NetworkFunctions(graph_network.init, partial(graph_network.graph_network, means=True)),
+    "gat": NetworkFunctions(gat_init, gat),
+    "diffusion": NetworkFunctions(diffusion_init, diffusion),
 }

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from graphfed.federation.series import Network
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
-from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
-from graphfed.methods.cnfgnn.server_gnn import get_server_network
+from graphfed.methods.cnfgnn.config import CNFGNNConfig, Schedule, epsilon_of
 from graphfed.methods.common.forecasting import (
     PART,
     Batch,
@@ -28,6 +27,7 @@ from graphfed.methods.common.forecasting import (
     teaching,
     with_readings,
 )
+from graphfed.methods.parts import ClientOptimizer, Training
 from graphfed.nn import gru
 from graphfed.nn.edges import Edges, induce_subgraph
 from graphfed.nn.gru import Forecaster
@@ -45,10 +45,9 @@ def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     Args:
         config: The settings; weights follow from the seed.
     """
-    forecaster = Forecaster(
-        encoder=config.hidden, decoder=2 * config.hidden, encoder_only=int(config.missing_mask)
-    )
-    return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), forecaster).items()}
+    hidden, mask = config.recurrent.hidden, config.recurrent.missing_mask
+    forecaster = Forecaster(encoder=hidden, decoder=2 * hidden, encoder_only=int(mask))
+    return {k: w.to(device) for k, w in gru.init(fold(config.run.seed, "weights"), forecaster).items()}
 
 
 def wire_of(config: CNFGNNConfig) -> Wrapper | None:
@@ -57,11 +56,11 @@ def wire_of(config: CNFGNNConfig) -> Wrapper | None:
     Returns:
         Clipping with noise, quantisation to 8 bits, both, or None.
     """
-    noise = None
-    if config.clip is not None:
-        protection = f"dp(eps={epsilon_of(config):.4g}, delta={config.delta:g})"
-        noise = ClippedNoise(config.clip, config.noise_multiplier, protection)
-    if config.hidden_bits == 32:
+    encodings, noise = config.encodings, None
+    if encodings.clip is not None:
+        protection = f"dp(eps={epsilon_of(config):.4g}, delta={encodings.delta:g})"
+        noise = ClippedNoise(encodings.clip, encodings.noise_multiplier, protection)
+    if encodings.hidden_bits == 32:
         return noise
     # The numbers of an encoding are between -1 and 1, so quantisation needs no scale.
     return Quantised() if noise is None else Chained(noise, Quantised(noise.reach))
@@ -71,9 +70,9 @@ def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     """Draw the initial weights of the server's graph network.
 
     Returns:
-        The weights of the network that ``config.network`` names.
+        The weights of the network that the setting `network` names.
     """
-    drawn = get_server_network(config.network).init(fold(config.seed, "network"), config.hidden)
+    drawn = config.server_network.functions.init(fold(config.run.seed, "network"), config.recurrent.hidden)
     return {k: w.to(device) for k, w in drawn.items()}
 
 
@@ -92,8 +91,8 @@ def embed(
     Reference:
         Eq. (3).
     """
-    products = product_dtype(config.precision, hidden.device)
-    return get_server_network(config.network).forward(network, hidden, edges, products, senders)
+    products = product_dtype(config.sequences.precision, hidden.device)
+    return config.server_network.functions.forward(network, hidden, edges, products, senders)
 
 
 def forecast(
@@ -127,19 +126,19 @@ def local_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]
         One set of weights if clients average them, else a set for each client, [P, ...].
     """
     shared = first_weights(config, str(data.value.device))
-    if config.averages:
+    if config.schedule.averages:
         return shared
     return {k: w.clone() for k, w in expanded(shared, data.num_clients).items()}
 
 
-def initial_embeddings(data: Standardised, config: CNFGNNConfig) -> Tensor:
+def initial_embeddings(data: Standardised, hidden: int) -> Tensor:
     """Return the embeddings before the first round.
 
     Returns:
         Zeros, [P, S, H].
     """
     # Alg. 1, l. 4
-    return data.value.new_zeros(data.num_clients, len(data.starts("train")), config.hidden)
+    return data.value.new_zeros(data.num_clients, len(data.starts("train")), hidden)
 
 
 def train_locally(
@@ -156,7 +155,6 @@ def train_locally(
         weights: The shared weights, or a set for each client, [P, ...].
         embeddings: The embeddings h_G of the round before, [P, S, H]; no gradient passes through them.
         optimizer: The clients' optimiser; empty for a new one.
-        config: The settings; ``local_epochs`` is R_c.
         round_number: The number of the round, from 1.
 
     Returns:
@@ -166,12 +164,14 @@ def train_locally(
         Alg. 2, ClientUpdate.
     """
     starts = data.starts("train")
-    local = expanded(weights, data.num_clients) if config.averages else dict(weights)
-    steps = config.local_epochs * -(-len(starts) // config.batch)
+    local, training = start_of_round(data, weights, config.schedule), config.training
+    epochs, size = config.schedule.local_epochs, config.sequences.batch
+    steps = epochs * -(-len(starts) // size)
     step = (round_number - 1) * steps
-    for epoch in range(config.local_epochs):  # Alg. 2, ClientUpdate, l. 1
-        order = permutation(fold(config.seed, "windows", round_number, epoch), len(starts)).to(starts.device)
-        for part in parts_of(len(order), config.batch):
+    for epoch in range(epochs):  # Alg. 2, ClientUpdate, l. 1
+        key = fold(config.run.seed, "windows", round_number, epoch)
+        order = permutation(key, len(starts)).to(starts.device)
+        for part in parts_of(len(order), size):
             batch, received = batch_of(data, starts[order[part]]), embeddings[:, order[part]]
             teach = teaching(config, "clients", step, steps)
 
@@ -188,9 +188,9 @@ def train_locally(
 
             # Alg. 2, ClientUpdate, l. 4 to 6
             gradients = client_gradients(local, batch, outputs)
-            local, optimizer = descend(local, gradients, optimizer, config, config.lr)
+            local, optimizer = descend(local, gradients, optimizer, training, training.lr)
             step += 1
-    return local, kept_optimizer(optimizer, config)
+    return local, kept_optimizer(optimizer, config.client_optimizer)
 
 
 def encode_windows(data: Standardised, weights: Weights, target: str, part: slice | None) -> Tensor:
@@ -301,7 +301,7 @@ def forecast_part(
 
 
 def step_locally(
-    weights: Weights, gradients: Weights, optimizer: AdamState, config: CNFGNNConfig
+    weights: Weights, gradients: Weights, optimizer: AdamState, training: Training
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Take one step of the clients' optimiser.
 
@@ -312,10 +312,10 @@ def step_locally(
     Returns:
         The new weights and the new state.
     """
-    return descend({k: w.detach() for k, w in weights.items()}, gradients, optimizer, config, config.lr)
+    return descend({k: w.detach() for k, w in weights.items()}, gradients, optimizer, training, training.lr)
 
 
-def start_of_round(data: Standardised, weights: Weights, config: CNFGNNConfig) -> dict[str, Tensor]:
+def start_of_round(data: Standardised, weights: Weights, schedule: Schedule) -> dict[str, Tensor]:
     """Return a set of weights for each client, with which it starts a round.
 
     Args:
@@ -324,16 +324,16 @@ def start_of_round(data: Standardised, weights: Weights, config: CNFGNNConfig) -
     Returns:
         Weights, [P, ...].
     """
-    return expanded(weights, data.num_clients) if config.averages else dict(weights)
+    return expanded(weights, data.num_clients) if schedule.averages else dict(weights)
 
 
-def kept_optimizer(optimizer: AdamState, config: CNFGNNConfig) -> AdamState:
+def kept_optimizer(optimizer: AdamState, client_optimizer: ClientOptimizer) -> AdamState:
     """Return the optimiser's state that a client starts the next round with.
 
     Returns:
         The state with client_state=keep, else an empty one.
     """
-    return optimizer if config.client_state == "keep" else {}
+    return optimizer if client_optimizer.client_state == "keep" else {}
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def facts_of(config: CNFGNNConfig) -> dict[str, Tensor]:
         "client_weights": torch.tensor(sum(w.numel() for w in first_weights(config, "cpu").values())),
         "network_weights": torch.tensor(sum(w.numel() for w in first_network(config, "cpu").values())),
     }
-    if config.clip is not None:
+    if config.encodings.clip is not None:
         facts["epsilon_of_encodings"] = torch.tensor(epsilon_of(config), dtype=torch.float64)
     return facts
 
@@ -403,7 +403,8 @@ def step_server_network(
     # Alg. 1, l. 27, as a mean over nodes (docs/papers/cnfgnn.md, difference 2)
     mean = {k: g / edges.num_nodes for k, g in gradients.items()}
     # Alg. 1, l. 28
-    return descend({k: w.detach() for k, w in network.items()}, mean, optimizer, config, config.server_lr)
+    leaves = {k: w.detach() for k, w in network.items()}
+    return descend(leaves, mean, optimizer, config.training, config.server_network.server_lr)
 
 
 # ---- centralised training: at the server, which has the readings -------------------------------------------
@@ -430,23 +431,27 @@ def train_centrally(
     Returns:
         The new weights, network and states of both optimisers.
     """
-    starts = data.starts("train")
-    count = -(-len(starts) // config.batch)
-    order = permutation(fold(config.seed, "windows", round_number, 0), len(starts)).to(starts.device)
-    for i, part in enumerate(parts_of(len(order), config.batch)):
+    starts, size, training = data.starts("train"), config.sequences.batch, config.training
+    count = -(-len(starts) // size)
+    order = permutation(fold(config.run.seed, "windows", round_number, 0), len(starts)).to(starts.device)
+    for i, part in enumerate(parts_of(len(order), size)):
         batch = batch_of(data, starts[order[part]])
         teach = teaching(config, "clients", (round_number - 1) * count + i, count)
         weight_leaves, network_leaves = (
             {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
         )
         hidden = encode(weight_leaves, batch)
-        senders = with_readings(data, starts[order[part]]) if config.missing_mask else None
+        senders = with_readings(data, starts[order[part]]) if config.recurrent.missing_mask else None
         embeddings = embed(network_leaves, hidden, edges, config, senders)
         outputs = forecast(weight_leaves, batch, hidden, embeddings, teach)
         torch.autograd.backward(client_losses(outputs, batch).mean())
-        weights, optimizer = descend(weights, gradients_of(weight_leaves), optimizer, config, config.lr)
+        weights, optimizer = descend(weights, gradients_of(weight_leaves), optimizer, training, training.lr)
         network, network_optimizer = descend(
-            network, gradients_of(network_leaves), network_optimizer, config, config.server_lr
+            network,
+            gradients_of(network_leaves),
+            network_optimizer,
+            training,
+            config.server_network.server_lr,
         )
     return weights, network, optimizer, network_optimizer
 
@@ -470,7 +475,7 @@ def forecast_centrally(
             starts = torch.arange(part.start, part.stop, device=data.value.device)
             batch = batch_of(data, starts)
             hidden = encode(weights, batch)
-            senders = with_readings(data, starts) if config.missing_mask else None
+            senders = with_readings(data, starts) if config.recurrent.missing_mask else None
             embeddings = embed(network, hidden, edges, config, senders)
             forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings)))
     return torch.cat(forecasts, 1)

@@ -12,12 +12,11 @@ could undo them.
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.crypto.keyed_ids import clients_key, keyed_names, simulated_key
@@ -26,12 +25,13 @@ from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Task
-from graphfed.methods.config import CommonSettings
+from graphfed.methods.parts import Run
+from graphfed.methods.settings import settings
 from graphfed.nn.sparse import SparseMatrix
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class AlignmentSettings:
+@settings
+class NodeIds:
     """The names of nodes that several clients may hold."""
 
     node_ids: Literal["simulated", "keyed", "plain"] = Field(
@@ -39,6 +39,20 @@ class AlignmentSettings:
         description="names of nodes at the server: hashes under a simulated key (simulated), hashes under "
         "the clients' key in GRAPHFED_CLIENTS_KEY (keyed), or the ids themselves (plain)",
     )
+
+    @property
+    def protection(self) -> str:
+        """The protection of nodes' names, as the ledger records it."""
+        return {"simulated": "simulated", "keyed": "keyed hash", "plain": "plaintext"}[self.node_ids]
+
+
+class Aligned(Protocol):
+    """Settings with the parts that entity alignment reads."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def ids(self) -> NodeIds: ...
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -57,7 +71,7 @@ class NamedCohort:
     names: Tensor
 
 
-def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> NamedCohort:
+def prepare(cohort: Cohort, task: Task, ids: NodeIds, seed: int) -> NamedCohort:
     """Check a cohort and name its nodes.
 
     Raises:
@@ -73,58 +87,53 @@ def prepare(cohort: Cohort, task: Task, config: AlignmentSettings) -> NamedCohor
             f"client {cohort.clients[0]} has {cohort.num_features} features where the clients agreed on "
             f"{task.num_features}; all clients need the same features in the same order"
         )
-    return NamedCohort(cohort, names_of_ids(cohort, config))
+    return NamedCohort(cohort, names_of_ids(cohort, ids, seed))
 
 
-def names_of_ids(cohort: Cohort, config: AlignmentSettings) -> Tensor:
+def names_of_ids(cohort: Cohort, ids: NodeIds, seed: int) -> Tensor:
     """Return the name of each row's node, [N] int64, the same at all clients."""
-    if config.node_ids == "plain":
+    if ids.node_ids == "plain":
         return cohort.id
-    ids, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
-    hashed = keyed_names(secret(config), "vertex", (str(i).encode() for i in ids.tolist()))
+    known, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
+    hashed = keyed_names(secret(ids, seed), "vertex", (str(i).encode() for i in known.tolist()))
     if len(np.unique(hashed)) < len(hashed):
         raise InputError("two nodes have one name under the clients' key; agree on another key")
     return torch.from_numpy(hashed[place]).to(cohort.id.device)
 
 
-def secret(config: AlignmentSettings) -> bytes:
-    """Return the key of the names: the clients' own, or a simulated one."""
-    return clients_key() if config.node_ids == "keyed" else simulated_key(_seed(config))
+def secret(ids: NodeIds, seed: int) -> bytes:
+    """Return the key of the names: the clients' own, or a simulated one that follows from the run's seed."""
+    return clients_key() if ids.node_ids == "keyed" else simulated_key(seed)
 
 
-def _seed(config: AlignmentSettings) -> int:
-    assert isinstance(config, CommonSettings)
-    return config.seed
-
-
-def common_seed(config: AlignmentSettings) -> int:
+def common_seed(ids: NodeIds, seed: int) -> int:
     """Derive the seed of the weights that all clients have in common.
 
     The seed follows from the clients' key, so that a server without the key cannot draw these weights.
 
     Args:
-        config: A method's config with `AlignmentSettings`; `seed` enters too.
+        seed: The run's seed, which enters too.
 
     Returns:
         A number of 63 bits.
     """
-    (name,) = keyed_names(secret(config), "weights", [str(_seed(config)).encode()]).tolist()
+    (name,) = keyed_names(secret(ids, seed), "weights", [str(seed).encode()]).tolist()
     return int(name) & (1 << 63) - 1
 
 
-def key_check(clients: NamedCohort, config: AlignmentSettings) -> Tensor:
+def key_check(clients: NamedCohort, ids: NodeIds, seed: int) -> Tensor:
     """Return a value that is equal for equal keys and says nothing else about them, [K_h] int64."""
-    (name,) = keyed_names(secret(config), "key check", [b""]).tolist()
+    (name,) = keyed_names(secret(ids, seed), "key check", [b""]).tolist()
     return torch.full((clients.cohort.num_clients,), name, device=clients.names.device)
 
 
-def feature_digests(clients: NamedCohort, config: AlignmentSettings) -> Tensor:
+def feature_digests(clients: NamedCohort, ids: NodeIds, seed: int) -> Tensor:
     """Return a keyed hash of every node's id and features, [N] int64.
 
     Two clients have the same hash for a node if and only if they have the same features for it (up to
     collisions).
     """
-    x, ids = clients.cohort.x, clients.cohort.id.tolist()
+    x, known = clients.cohort.x, clients.cohort.id.tolist()
     if isinstance(x, SparseMatrix):
         # Stored zeros do not count: two clients may store the same features differently.
         nonzero = (x.values != 0).cpu().numpy()
@@ -136,7 +145,7 @@ def feature_digests(clients: NamedCohort, config: AlignmentSettings) -> Tensor:
         assert x is not None
         rows = (row.tobytes() for row in x.cpu().numpy())
     digests = keyed_names(
-        secret(config), "features", (f"{i} ".encode() + r for i, r in zip(ids, rows, strict=True))
+        secret(ids, seed), "features", (f"{i} ".encode() + r for i, r in zip(known, rows, strict=True))
     )
     return torch.from_numpy(digests.copy()).to(clients.names.device)
 
@@ -153,8 +162,8 @@ def names_of(clients: NamedCohort, rows: Tensor) -> RowIds:
     return RowIds(clients.names[rows], clients.cohort.client[rows])
 
 
-def owner_names(cohort: Cohort, config: AlignmentSettings) -> RowIds:
-    return RowIds(names_of_ids(cohort, config), cohort.client)
+def owner_names(cohort: Cohort, ids: NodeIds, seed: int) -> RowIds:
+    return RowIds(names_of_ids(cohort, ids, seed), cohort.client)
 
 
 def has_label(cohort: Cohort) -> Tensor:
@@ -271,7 +280,7 @@ class Alignment:
         return fed.route(names, name=name, protection=self.protection)
 
 
-def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings) -> Alignment:
+def align(fed: Federation, data: Located, task: Task, config: Aligned) -> Alignment:
     """Agree on which nodes of different clients are the same.
 
     Args:
@@ -286,16 +295,17 @@ def align(fed: Federation, data: Located, task: Task, config: AlignmentSettings)
             node has different features at two clients.
     """
     fed.begin("finding the nodes that clients have in common")
-    clients = fed.clients.run(prepare, data, task, config)
-    protection = protection_of(config)
-    if config.node_ids == "keyed":
-        checks = fed.clients.run(key_check, clients, config)
+    ids, seed = config.ids, config.run.seed
+    clients = fed.clients.run(prepare, data, task, ids, seed)
+    protection = ids.protection
+    if ids.node_ids == "keyed":
+        checks = fed.clients.run(key_check, clients, ids, seed)
         checks = fed.gather(checks, name="key_check", protection=protection, grad=False)
         fed.server.run(check_keys, checks)
     route = fed.route(fed.clients.run(node_names, clients), name="node_ids", protection=protection)
-    digests = fed.clients.run(feature_digests, clients, config)
+    digests = fed.clients.run(feature_digests, clients, ids, seed)
     # With plain names the digests are still hashes, under a simulated key.
-    hashed = "keyed hash" if config.node_ids == "keyed" else "simulated"
+    hashed = "keyed hash" if ids.node_ids == "keyed" else "simulated"
     digests = fed.upload(digests, route, name="feature_digests", protection=hashed, grad=False)
     fed.server.run(check_features, digests, fed.table(route))
     return Alignment(clients, route, protection)
@@ -350,11 +360,11 @@ def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) 
     return TrainingNodes(weight, batch, count)
 
 
-def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> Located:
+def count_owners(fed: Federation, data: Located, config: Aligned) -> Located:
     """Set who owns each node, for clients that have read their own files.
 
     A node is owned by the clients that have its label. If no client has its label, all its clients own it.
-    Run this before a method whose config has `AlignmentSettings`. Clients with different keys have no name
+    Run this before a method whose settings have `NodeIds`. Clients with different keys have no name
     in common here; `align` refuses them afterwards.
 
     Args:
@@ -363,18 +373,12 @@ def count_owners(fed: Federation, data: Located, config: AlignmentSettings) -> L
     Returns:
         The cohorts with `owned` and `owners`, at the clients: the same as after a partition of all data.
     """
-    names = fed.clients.run(owner_names, data, config)
-    protection = protection_of(config)
-    route = fed.route(names, name="owners/node_ids", protection=protection)
+    names = fed.clients.run(owner_names, data, config.ids, config.run.seed)
+    route = fed.route(names, name="owners/node_ids", protection=config.ids.protection)
     labels = fed.upload(fed.clients.run(has_label, data), route, name="owners/labels", grad=False)
     counts = fed.server.run(owners_of, labels, fed.table(route))
     counts = fed.download(counts, route, name="owners/counts", grad=False, like=TensorForm(torch.int64))
     return fed.clients.run(with_owners, data, counts)
-
-
-def protection_of(config: AlignmentSettings) -> str:
-    """Return the protection of nodes' names, as the ledger records it."""
-    return {"simulated": "simulated", "keyed": "keyed hash", "plain": "plaintext"}[config.node_ids]
 
 
 OWNER_MESSAGES = {

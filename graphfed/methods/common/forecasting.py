@@ -23,7 +23,7 @@ from graphfed.federation.secure.aggregation import (
     protected_sum,
 )
 from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
-from graphfed.methods.config import GradientSteps, sum_protection
+from graphfed.methods.parts import Recurrent, Run, Sequences, Sums, Training, Windows
 from graphfed.nn import gru
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.precision import product_dtype
@@ -56,52 +56,21 @@ WINDOWS = {
 }
 
 
-class ForecastTraining(GradientSteps, Protocol):
-    """The settings that training a recurrent network reads, in whichever groups they are."""
+class ForecastTraining(Protocol):
+    """Settings with the parts that training a recurrent forecaster reads."""
 
     @property
-    def seed(self) -> int:
-        """Seed of the run."""
-
+    def run(self) -> Run: ...
     @property
-    def hidden(self) -> int:
-        """Number of hidden units."""
-
+    def training(self) -> Training: ...
     @property
-    def recurrent_layers(self) -> int:
-        """Number of recurrent layers."""
-
+    def sums(self) -> Sums: ...
     @property
-    def horizon(self) -> int:
-        """Number of steps that are forecast."""
-
+    def windows(self) -> Windows: ...
     @property
-    def missing(self) -> str:
-        """How missing readings are treated."""
-
+    def recurrent(self) -> Recurrent: ...
     @property
-    def missing_mask(self) -> bool:
-        """Whether the encoder reads which readings are missing."""
-
-    @property
-    def batch(self) -> int:
-        """Number of windows in a training step."""
-
-    @property
-    def teacher(self) -> float:
-        """Constant k of scheduled sampling; 0: none."""
-
-    @property
-    def teacher_fraction(self) -> float | None:
-        """Fraction of the planned steps after which scheduled sampling with linear decay ends."""
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds that are planned."""
-
-    @property
-    def precision(self) -> str:
-        """Number format of matrix products."""
+    def sequences(self) -> Sequences: ...
 
 
 # ---- the common scale --------------------------------------------------------------------------------------
@@ -175,9 +144,9 @@ def fit_scaler(fed: Federation, series: Located, config: ForecastTraining) -> Lo
     Raises:
         InputError: There are no training readings, or all are equal.
     """
-    parts = fed.clients.run(statistics, series, config.missing)
+    parts = fed.clients.run(statistics, series, config.windows.missing)
     sums = protected_sum(
-        fed, _STATISTICS, parts, fed.present(), protection=sum_protection(config), name="statistics"
+        fed, _STATISTICS, parts, fed.present(), protection=config.sums.aggregation, name="statistics"
     )
     return fed.server.run(scale_of, sums)
 
@@ -267,8 +236,8 @@ def standardise(
     series = series.of(present)
     value = (series.readings - scaler["mean"]) / scaler["std"]
     weight = torch.ones_like(value)
-    products = product_dtype(config.precision, value.device)
-    if config.missing == "masked":
+    products = product_dtype(config.sequences.precision, value.device)
+    if config.windows.missing == "masked":
         value = value.masked_fill(series.missing, 0.0)
         weight = weight.masked_fill(series.missing, 0.0)
     return Standardised(
@@ -279,7 +248,7 @@ def standardise(
         scaler["std"],
         series.split,
         products,
-        config.missing_mask,
+        config.recurrent.missing_mask,
     )
 
 
@@ -390,13 +359,15 @@ def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> T
     Returns:
         [n - 1] bool; None without scheduled sampling.
     """
-    if config.teacher_fraction is not None:
-        probability = gru.linear_decay(step, config.teacher_fraction * config.rounds * steps)
-    elif config.teacher:
-        probability = gru.inverse_sigmoid_decay(step, config.teacher)
+    sequences = config.sequences
+    if sequences.teacher_fraction is not None:
+        probability = gru.linear_decay(step, sequences.teacher_fraction * config.run.rounds * steps)
+    elif sequences.teacher:
+        probability = gru.inverse_sigmoid_decay(step, sequences.teacher)
     else:
         return None
-    return gru.draw_teacher_forcing(fold(config.seed, "teacher", purpose), step, config.horizon, probability)
+    key = fold(config.run.seed, "teacher", purpose)
+    return gru.draw_teacher_forcing(key, step, config.windows.horizon, probability)
 
 
 # ---- training ----------------------------------------------------------------------------------------------
@@ -415,19 +386,20 @@ def expanded(weights: Weights, count: int) -> dict[str, Tensor]:
 
 
 def descend(
-    weights: Weights, gradients: Weights, optimizer: AdamState, config: GradientSteps, lr: float
+    weights: Weights, gradients: Weights, optimizer: AdamState, training: Training, lr: float
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Take a step of the optimiser; it is elementwise, so it is one step for each client if weights are [P,
     ...].
 
     Args:
         optimizer: The optimiser's state; {} for a fresh one.
+        lr: The learning rate, in place of that of the clients.
 
     Returns:
         Weights and the optimiser's state.
     """
-    state = optimizer or init_state(config.optimizer, weights)
-    return optimizer_step(config.optimizer, weights, gradients, state, lr, config.weight_decay)
+    state = optimizer or init_state(training.optimizer, weights)
+    return optimizer_step(training.optimizer, weights, gradients, state, lr, training.weight_decay)
 
 
 def client_gradients(
@@ -509,7 +481,9 @@ def pool(
     starts = starts_of(split, target)
     first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
     inputs = end if target == "train" else end - split.horizon
-    sent = fed.clients.run(reported_readings, data.series, fed.present(), first, inputs, config.missing)
+    sent = fed.clients.run(
+        reported_readings, data.series, fed.present(), first, inputs, config.windows.missing
+    )
     # A missing reading is NaN.
     sent = fed.collect(sent, name="readings", grad=False, finite=False)
     return fed.server.run(pooled, data.network, sent, scaler, first, end - first, config)
@@ -572,7 +546,7 @@ def average(
         fed.clients.run(client_weights, data.series),
         fed.server.run(equal_weights, data.network),
         before,
-        sum_protection(config),
+        config.sums.aggregation,
         name="update",
     )
     return mean, fed.broadcast(mean, name="model", grad=False)

@@ -5,11 +5,10 @@ and its gradient; the gradients are summed over clients, and every client takes 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, field_validator
-from pydantic.dataclasses import dataclass as config_dataclass
+from pydantic import BeforeValidator, Field, field_validator
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -20,7 +19,8 @@ from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.secure.shared_sum import ClientSum, protected_sum_at_clients
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import NamedCohort
-from graphfed.methods.config import GradientSteps
+from graphfed.methods.parts import Training
+from graphfed.methods.settings import settings
 from graphfed.nn.layers import tiled
 from graphfed.nn.optim import AdamState, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
@@ -30,19 +30,14 @@ from graphfed.random import fold, glorot
 Weights = dict[str, Tensor]
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class SplitSettings:
-    """The parts of a network that are at clients, and the sums of their gradients."""
+@settings
+class Predictor:
+    """The place of the last linear layer."""
 
     predictor: Literal["server", "clients"] = Field(
         default="clients",
         description="where the last linear layer is: at the clients, or at the server, which then learns the "
         "training labels from its gradients",
-    )
-    aggregation: ClientSum = Field(
-        default="additive",
-        description="how gradients of local weights are summed: by additive secret sharing among clients, or "
-        "in plaintext at the server",
     )
 
     @field_validator("predictor", mode="before")
@@ -52,33 +47,48 @@ class SplitSettings:
             raise InputError("predictor=holders is now predictor=clients; use the new value")
         return predictor
 
-    @field_validator("aggregation", mode="before")
-    @classmethod
-    def _summable(cls, aggregation: Any) -> Any:
-        if aggregation == "boolean":
-            raise InputError(
-                "aggregation=boolean cannot be used: boolean shares of several clients' gradients open to "
-                "the exclusive or of the gradients, not to their sum; use aggregation=additive"
-            )
-        return aggregation
+
+def _summable(aggregation: Any) -> Any:
+    if aggregation == "boolean":
+        raise InputError(
+            "aggregation=boolean cannot be used: boolean shares of several clients' gradients open to "
+            "the exclusive or of the gradients, not to their sum; use aggregation=additive"
+        )
+    return aggregation
+
+
+#: How gradients of clients' weights are summed.
+LocalSum = Annotated[ClientSum, BeforeValidator(_summable)]
+
+
+@settings
+class GradientSums:
+    """The sums of the gradients of weights that are at clients."""
+
+    aggregation: LocalSum = Field(
+        default="additive",
+        description="how gradients of local weights are summed: by additive secret sharing among clients, or "
+        "in plaintext at the server",
+    )
 
 
 # ---- weights that all clients have in common ---------------------------------------------------------------
 
 
-def copy_weights(weights: Weights, clients: NamedCohort, config: SplitSettings) -> Weights:
+def copy_weights(weights: Weights, clients: NamedCohort, aggregation: ClientSum) -> Weights:
     """Copy common weights as leaves of the automatic differentiation.
 
     Args:
         weights: The common weights, each [...].
         clients: The cohort's clients, K_h of them.
-        config: If its aggregation needs every client's own gradient, each client gets a copy.
+        aggregation: How gradients are summed; if each client's own gradient is needed, each client gets a
+            copy.
 
     Returns:
         A copy for each client, each [K_h, ...]; or one for the cohort, each [...], whose gradient is the sum
         over clients.
     """
-    if needs_parts(config.aggregation):
+    if needs_parts(aggregation):
         count = clients.cohort.num_clients
         weights = {name: w.expand(count, *w.shape).contiguous() for name, w in weights.items()}
     leaves: Weights = as_leaves(weights)
@@ -111,12 +121,12 @@ def multiply_rows(
     return tiled(h, weight, tiles)
 
 
-def sum_gradients(fed: Federation, gradient: Located, config: SplitSettings, *, name: str) -> Located:
+def sum_gradients(fed: Federation, gradient: Located, aggregation: ClientSum, *, name: str) -> Located:
     """Sum the clients' gradients, so that every client has the sum.
 
     Args:
         gradient: At the clients, the gradients of the weights of `copy_weights`.
-        config: Its aggregation says how the sum is protected.
+        aggregation: How the sum is protected.
         name: What the ledger's names of the transfers begin with.
 
     Returns:
@@ -126,10 +136,10 @@ def sum_gradients(fed: Federation, gradient: Located, config: SplitSettings, *, 
         SAPGNN, Eqs. (21) and (22).
     """
     # SAPGNN, Eq. (21) and Eq. (22)
-    return protected_sum_at_clients(fed, gradient, config.aggregation, name=f"{name}_gradient")
+    return protected_sum_at_clients(fed, gradient, aggregation, name=f"{name}_gradient")
 
 
-def initial_optimizer(weights: dict[str, Any], config: GradientSteps) -> AdamState:
+def initial_optimizer(weights: dict[str, Any], training: Training) -> AdamState:
     """Return the optimiser's state before the first step.
 
     Args:
@@ -138,24 +148,28 @@ def initial_optimizer(weights: dict[str, Any], config: GradientSteps) -> AdamSta
     Returns:
         The state; for sparse weights, of their values.
     """
-    return init_state(config.optimizer, _values(weights))
+    return init_state(training.optimizer, _values(weights))
 
 
 def step(
-    weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, config: GradientSteps
+    weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, training: Training
 ) -> tuple[dict[str, Any], AdamState]:
     """Take one step of the optimiser.
 
     Args:
         weights: The weights, each [...].
         gradients: Their gradients, of the same shapes.
-        config: The optimiser, its learning rate and weight decay.
 
     Returns:
         The new weights and the new state.
     """
     values, optimizer = optimizer_step(
-        config.optimizer, _values(weights), _values(gradients), optimizer, config.lr, config.weight_decay
+        training.optimizer,
+        _values(weights),
+        _values(gradients),
+        optimizer,
+        training.lr,
+        training.weight_decay,
     )
     stepped = {
         name: w.with_values(values[name]) if isinstance(w, SparseWeights) else values[name]
@@ -171,7 +185,7 @@ def _values(weights: dict[str, Any]) -> Weights:
 # ---- the predictor and the loss ----------------------------------------------------------------------------
 
 
-def initial_predictor(key: int, task: Task, hidden: int, config: SplitSettings) -> Weights:
+def initial_predictor(key: int, task: Task, hidden: int, predictor: Predictor) -> Weights:
     """Draw the predictor that is at the clients.
 
     Args:
@@ -181,7 +195,7 @@ def initial_predictor(key: int, task: Task, hidden: int, config: SplitSettings) 
         predictor.weight [H, C] and predictor.bias [C]; empty if predictor=server, where the server's last
         layer gives the logits.
     """
-    if config.predictor == "server":
+    if predictor.predictor == "server":
         return {}
     return {
         "predictor.weight": glorot(fold(key, "predictor"), hidden, task.num_classes),

@@ -1,23 +1,20 @@
-"""The settings of FedGAT and of FedGAT on noised features."""
+"""The settings of FedGAT and of FedGAT on noised features, next to those of all methods that average."""
 
 from functools import cache
-from typing import ClassVar, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass as config_dataclass
+from pydantic import Field
 
-from graphfed.errors import InputError
-from graphfed.methods import config as groups
-from graphfed.methods.averaging.settings import RuledSettings
-from graphfed.methods.common.released import NoiseSettings
-from graphfed.methods.config import PlaintextOnly, SamplingSettings
+from graphfed.methods.base import PlaintextOnly
+from graphfed.methods.common.released import NoiseSeed
 from graphfed.methods.fedgat.polynomial_gat import Score, polynomial_gat
+from graphfed.methods.settings import Unless, settings
 from graphfed.nn.backbones import Backbone
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATSettings:
-    """The settings of the message before training and of the network, which both methods have."""
+@settings
+class PolynomialScores:
+    """The scores of the first layer."""
 
     degree: int = Field(default=16, ge=2, le=64, description="degree p of the polynomial of a score")
     domain: float = Field(
@@ -43,6 +40,27 @@ class FedGATSettings:
     attention: Literal["tied", "free"] = Field(
         default="tied", description="vectors of the scores: W a as in GAT (tied), or separate weights (free)"
     )
+
+    @property
+    def polynomial(self) -> Score:
+        """The score function and its polynomial."""
+        return Score(self.psi, self.score == "exp", self.degree, self.domain, self.zeroth == "doubled")
+
+    @property
+    def kernel(self) -> Backbone:
+        """The network: GAT with polynomial scores in the first layer."""
+        return _kernel(self.polynomial, self.attention == "tied")
+
+
+@cache
+def _kernel(score: Score, tied: bool) -> Backbone:
+    return polynomial_gat(score, tied)
+
+
+@settings
+class MomentMessage:
+    """The message before training."""
+
     form: Literal["vector", "matrix"] = Field(
         default="vector",
         description="form of the message before training: vectors (Appendix F of the paper) or matrices",
@@ -53,6 +71,18 @@ class FedGATSettings:
         "features (direct); direct is a faster simulation in one process, which counts the bytes of the "
         "message",
     )
+    later: Annotated[Literal["hops", "exchange"], Unless("layers", 1)] = Field(
+        default="hops",
+        description="how clients compute the layers after the first: from the messages of all nodes "
+        "within L - 1 hops (hops), or from embeddings of remote neighbours, which are sent in every "
+        "round, as in the paper",
+    )
+
+
+@settings
+class KeptEdges:
+    """The edges that the model uses."""
+
     drop_single: bool = Field(
         default=False,
         description="drop the remote neighbour of each node that has exactly one, as in the paper; this "
@@ -64,62 +94,14 @@ class FedGATSettings:
         ge=1,
         description="most neighbours of a node, drawn by the nodes' ids; none: a node keeps all neighbours",
     )
-    later: Literal["hops", "exchange"] = Field(
-        default="hops",
-        description="how clients compute the layers after the first: from the messages of all nodes "
-        "within L - 1 hops (hops), or from embeddings of remote neighbours, which are sent in every "
-        "round, as in the paper",
-    )
-
-    @property
-    def architecture(self) -> str:
-        """The family of the network."""
-        return "gat"
-
-    @property
-    def polynomial(self) -> Score:
-        """The score function and its polynomial."""
-        return Score(self.psi, self.score == "exp", self.degree, self.domain, self.zeroth == "doubled")
-
-    @property
-    def network(self) -> Backbone:
-        """The network: GAT with polynomial scores in the first layer."""
-        return _network(self.polynomial, self.attention == "tied")
-
-    @model_validator(mode="after")
-    def _every_client_exchanges(self) -> Self:
-        config: object = self
-        assert isinstance(config, SamplingSettings)
-        if self.later == "exchange" and config.fraction < 1:
-            raise InputError(
-                "later=exchange needs every client in every round, because other clients use its embeddings; "
-                f"fraction must be 1, got {config.fraction}: remove one of the two settings"
-            )
-        return self
 
 
-@cache
-def _network(score: Score, tied: bool) -> Backbone:
-    return polynomial_gat(score, tied)
+@settings
+class Moments:
+    """The exchange of FedGAT."""
 
-
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATConfig(FedGATSettings, groups.AttentionSettings, RuledSettings):
-    """The settings of FedGAT."""
-
-    plaintext_only: ClassVar = (
-        PlaintextOnly(
-            "exchange",
-            "later",
-            "exchange",
-            "the server could read embeddings that are computed from the encrypted features",
-        ),
-        PlaintextOnly("exchange", "form", "matrix", "only the vector form of the message can be encrypted"),
-        PlaintextOnly(
-            "exchange", "evaluation", "direct", "only the vector form of the message can be encrypted"
-        ),
-    )
-
+    message: MomentMessage = MomentMessage()
+    edges: KeptEdges = KeptEdges()
     exchange: Literal["plaintext", "encrypted"] = Field(
         default="plaintext",
         description="features before training: plaintext at the server, or encrypted, so that the server "
@@ -127,9 +109,9 @@ class FedGATConfig(FedGATSettings, groups.AttentionSettings, RuledSettings):
     )
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FedGATLdpConfig(NoiseSettings, FedGATSettings, groups.AttentionSettings, RuledSettings):
-    """The settings of FedGAT on features that the clients have noised."""
+@settings
+class NoisedFeatures:
+    """The features that the clients have noised."""
 
     epsilon: float = Field(
         default=1.0, gt=0, allow_inf_nan=False, description="privacy budget epsilon of one node's features"
@@ -138,5 +120,24 @@ class FedGATLdpConfig(NoiseSettings, FedGATSettings, groups.AttentionSettings, R
     k_x: int = Field(default=8, ge=0, description="number of propagation steps on the noised features")
 
 
-#: The settings of either method.
-AnyFedGATConfig = FedGATConfig | FedGATLdpConfig
+@settings
+class NoisedMoments:
+    """The exchange of FedGAT on noised features."""
+
+    message: MomentMessage = MomentMessage()
+    edges: KeptEdges = KeptEdges()
+    features: NoisedFeatures = NoisedFeatures()
+    noise: NoiseSeed = NoiseSeed()
+
+
+#: The protections that settings of FedGAT's message exclude.
+PLAINTEXT_ONLY = (
+    PlaintextOnly(
+        "exchange",
+        "later",
+        "exchange",
+        "the server could read embeddings that are computed from the encrypted features",
+    ),
+    PlaintextOnly("exchange", "form", "matrix", "only the vector form of the message can be encrypted"),
+    PlaintextOnly("exchange", "evaluation", "direct", "only the vector form of the message can be encrypted"),
+)

@@ -17,27 +17,27 @@ from graphfed.federation.functions import column
 from graphfed.federation.route import Route, RouteTable
 from graphfed.methods.common.local_training import Prepared
 from graphfed.methods.common.released import by_node
-from graphfed.methods.config import GraphTraining
 from graphfed.methods.fedgat.receptive_fields import as_rows, far_ids
+from graphfed.methods.parts import GraphTraining, Network
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, make_batch
 
 
-def embedding_batches(prepared: Prepared, asked: Tensor, config: GraphTraining) -> tuple[Batch, ...]:
+def embedding_batches(prepared: Prepared, asked: Tensor, network: Network) -> tuple[Batch, ...]:
     """Prepare one batch per layer except the last, for the own nodes that other clients request, bool [N]."""
     view = prepared.view
     assert view.far is not None
     rows = (~view.far).nonzero()[:, 0][asked]
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
-    return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, config.layers))
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
+    return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, network.layers))
 
 
-def embeddings(batches: tuple[Batch, ...], weights: Weights, config: GraphTraining, *given: Tensor) -> Tensor:
+def embeddings(batches: tuple[Batch, ...], weights: Weights, network: Network, *given: Tensor) -> Tensor:
     """Compute the requested embeddings of the next layer, with phi, [n, heads * H]. `given`: those of the far
     nodes so far.
     """
     with torch.no_grad():
-        return elu(config.network.forward(weights, batches[len(given)].with_received(given), None))
+        return elu(network.kernel.forward(weights, batches[len(given)].with_received(given), None))
 
 
 def with_received(prepared: Prepared, *received: Tensor) -> Prepared:
@@ -76,7 +76,7 @@ class Border:
 
 
 def find_border(
-    fed: Federation, nodes: Route, neighbourhood: Located, prepared: Located, config: GraphTraining
+    fed: Federation, nodes: Route, neighbourhood: Located, prepared: Located, network: Network
 ) -> Border:
     """Find the nodes whose embeddings are exchanged.
 
@@ -99,7 +99,7 @@ def find_border(
     requested = fed.clients.run(column, requested, 0)
     at_clients, at_server = fed.clients.run(as_counts, requested), fed.server.run(as_counts, asked)
     up = fed.expand_route(nodes, at_clients, at_server, name="fedgat/embeddings")
-    return Border(up, down, fed.clients.run(embedding_batches, prepared, requested, config))
+    return Border(up, down, fed.clients.run(embedding_batches, prepared, requested, network))
 
 
 def exchange(
@@ -116,8 +116,8 @@ def exchange(
         FedGAT, Eq. (20).
     """
     given: list[Located] = []
-    for _ in range(config.layers - 1):
-        rows = fed.clients.run(embeddings, border.batches, received, config, *given)
+    for _ in range(config.network.layers - 1):
+        rows = fed.clients.run(embeddings, border.batches, received, config.network, *given)
         uploaded = fed.upload(rows, border.up, name="fedgat/embeddings", grad=False)
         uploaded = fed.server.run(by_node, uploaded, fed.table(border.up))
         given.append(

@@ -28,25 +28,27 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
 from graphfed.methods.averaging import program
+from graphfed.methods.averaging.rules import RULE_SETTINGS
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.released import by_node, node_route, noise_of
+from graphfed.methods.common.released import NoiseSeed, by_node, node_route, noise_of
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.config import FedGATLdpConfig
+from graphfed.methods.fedgat.config import NoisedFeatures, NoisedMoments, PolynomialScores
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
 
-def noised_features(cohort: Cohort, config: FedGATLdpConfig) -> Tensor:
+def noised_features(cohort: Cohort, features: NoisedFeatures, noise: NoiseSeed) -> Tensor:
     """Add Gaussian noise to the features of a client, x' [N, F]."""
     assert cohort.x is not None
-    sigma = gaussian_sigma(config.epsilon, config.delta, 2.0)
-    return gaussian_in_ball(cohort.x, cohort.id, noise_of(config), "fedgat_ldp", sigma)
+    sigma = gaussian_sigma(features.epsilon, features.delta, 2.0)
+    return gaussian_in_ball(cohort.x, cohort.id, noise_of(noise), "fedgat_ldp", sigma)
 
 
-def smoothed(pooled: Pooled, config: FedGATLdpConfig) -> Pooled:
+def smoothed(pooled: Pooled, k_x: int) -> Pooled:
     """Smooth the noised features over the edges, h [U, F], each row of length 1."""
     assert isinstance(pooled.x, Tensor)
     neighbourhoods = pooled.neighbourhoods
@@ -55,7 +57,7 @@ def smoothed(pooled: Pooled, config: FedGATLdpConfig) -> Pooled:
     )
     others = neighbourhoods.member != centre
     edges = torch.stack([neighbourhoods.member, centre])[:, others]
-    h = propagate(propagation_matrix(edges, None, neighbourhoods.size - 1), pooled.x, config.k_x)
+    h = propagate(propagation_matrix(edges, None, neighbourhoods.size - 1), pooled.x, k_x)
     length = torch.linalg.vector_norm(h, dim=1, keepdim=True)
     return Pooled(h / torch.where(length > 0, length, 1), neighbourhoods)
 
@@ -63,21 +65,23 @@ def smoothed(pooled: Pooled, config: FedGATLdpConfig) -> Pooled:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def release(fed: Federation, data: Located, nodes: Route, task: Task, config: FedGATLdpConfig) -> Located:
+def release(fed: Federation, data: Located, nodes: Route, task: Task, config: AveragingSettings) -> Located:
     """Send the noised features to the server, once, and sort them by node id."""
-    mechanism = in_ball_mechanism(config.epsilon, config.delta, task.num_features)
+    released: NoisedMoments = config.exchange
+    features = released.features
+    mechanism = in_ball_mechanism(features.epsilon, features.delta, task.num_features)
     x = fed.upload(
-        fed.clients.run(noised_features, data, config),
+        fed.clients.run(noised_features, data, features, released.noise),
         nodes,
         name="fedgat_ldp/features",
-        protection=noise_of(config).protection(mechanism),
+        protection=noise_of(released.noise).protection(mechanism),
         grad=False,
     )
     return fed.server.run(by_node, x, fed.table(nodes))
 
 
 def pooled_of(
-    fed: Federation, data: Located, nodes: Route, released: Located, config: FedGATLdpConfig
+    fed: Federation, data: Located, nodes: Route, released: Located, config: AveragingSettings
 ) -> Located:
     """Build the graph with smoothed features at the server.
 
@@ -88,17 +92,19 @@ def pooled_of(
     Returns:
         `Pooled`, at the server.
     """
-    return fed.server.run(smoothed, pretraining.with_edges(fed, data, nodes, released), config)
+    return fed.server.run(
+        smoothed, pretraining.with_edges(fed, data, nodes, released), config.exchange.features.k_x
+    )
 
 
-def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
     """Release the noised features, and run everything else that happens before the first round.
 
     Returns:
         The state before the first round.
     """
     fedgat.check(fed, config)
-    data = fed.clients.run(fedgat.kept_edges, data, config)
+    data = fed.clients.run(fedgat.kept_edges, data, config.exchange.edges, config.run.seed)
     nodes = node_route(fed, data, task)
     released = release(fed, data, nodes, task, config)
     pooled = pooled_of(fed, data, nodes, released, config)
@@ -107,20 +113,20 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATLdpConfig) -
 
 
 def restore(
-    fed: Federation, data: Located, task: Task, config: FedGATLdpConfig, values: Mapping[str, Located]
+    fed: Federation, data: Located, task: Task, config: AveragingSettings, values: Mapping[str, Located]
 ) -> State:
     """Rebuild the state of a run that continues. Features are not sent again: the released ones are used.
 
     Args:
         values: The saved values of the state.
     """
-    data = fed.clients.run(fedgat.kept_edges, data, config)
+    data = fed.clients.run(fedgat.kept_edges, data, config.exchange.edges, config.run.seed)
     nodes = node_route(fed, data, task)
     pooled = pooled_of(fed, data, nodes, values["released"], config)
     return State(values, fedgat.begin(fed, data, nodes, pooled, task, config, pretraining.READABLE).prepared)
 
 
-def round(fed: Federation, state: State, config: FedGATLdpConfig, round_number: int) -> State:
+def round(fed: Federation, state: State, config: AveragingSettings, round_number: int) -> State:
     """Run one round of FedGAT."""
     after = fedgat.round(fed, state, config, round_number)
     return State({**after.values, "released": state.values["released"]}, after.prepared)
@@ -131,7 +137,10 @@ METHOD = Method(
     summary="FedGAT on noised features: what other clients can compute of a node is (epsilon, delta)-private",
     paper="ours, on Ambekar, Yao, Li, Joe-Wong: FedGAT, and the propagation of Sajadmanesh, Gatica-Perez: "
     "Locally private graph neural networks. CCS 2021, arXiv:2006.05535",
-    config=FedGATLdpConfig,
+    config=AveragingSettings,
+    parts={"of_rule": RULE_SETTINGS, "network.scores": PolynomialScores, "exchange": NoisedMoments},
+    offers={"backbone": ("gat",)},
+    check_settings=fedgat.check_settings,
     setup=setup,
     round=round,
     predict=program.predict,

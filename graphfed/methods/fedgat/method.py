@@ -64,10 +64,16 @@ from graphfed.federation.route import Route
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.averaging import program
 from graphfed.methods.averaging.program import Clients
+from graphfed.methods.averaging.rules import RULE_SETTINGS
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.config import clients_in_round
 from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
-from graphfed.methods.fedgat.config import AnyFedGATConfig, FedGATConfig
+from graphfed.methods.fedgat.config import (
+    PLAINTEXT_ONLY,
+    KeptEdges,
+    Moments,
+    PolynomialScores,
+)
 from graphfed.methods.fedgat.moment_messages import Pooled
 from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, upload
 from graphfed.methods.fedgat.receptive_fields import (
@@ -75,6 +81,8 @@ from graphfed.methods.fedgat.receptive_fields import (
     without_messages_of_others,
 )
 from graphfed.methods.fedgat.score_range import accept_message, first_facts, message_of, score_facts
+from graphfed.methods.parts import clients_in_round, samples_clients
+from graphfed.methods.settings import value
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import entry_words, fold, uniform
 
@@ -86,14 +94,12 @@ Rows = Tensor | SparseMatrix
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
-    """Remove the only remote neighbour of each node that has exactly one, if drop_single is set.
+def without_singles(cohort: Cohort) -> Cohort:
+    """Remove the only remote neighbour of each node that has exactly one.
 
     Returns:
         The graphs without these edges, at the node that loses its neighbour.
     """
-    if not config.drop_single:
-        return cohort
     remote = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
     kept = remote[cohort.cross_row] > 1
     weight = None if cohort.cross_weight is None else cohort.cross_weight[kept]
@@ -106,9 +112,9 @@ def without_singles(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     )
 
 
-def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
-    """Select the edges that the model uses: `without_singles`, with at most `max_neighbours` neighbours of
-    each node.
+def kept_edges(cohort: Cohort, edges: KeptEdges, seed: int) -> Cohort:
+    """Select the edges that the model uses: `without_singles` if drop_single is set, and at most
+    `max_neighbours` neighbours of each node.
 
     The neighbours are drawn by the ids of the two nodes, so that the selection does not depend on the
     partition.
@@ -116,13 +122,14 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
     Returns:
         The graphs with the selected edges.
     """
-    cohort = without_singles(cohort, config)
-    if config.max_neighbours is None:
+    if edges.drop_single:
+        cohort = without_singles(cohort)
+    if edges.max_neighbours is None:
         return cohort
-    num_local, limit = cohort.edge_index.shape[1], config.max_neighbours
+    num_local, limit = cohort.edge_index.shape[1], edges.max_neighbours
     row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
-    draw = uniform(fold(config.seed, "fedgat", "neighbours"), entry_words(cohort.id[row], neighbour))[:, 0]
+    draw = uniform(fold(seed, "fedgat", "neighbours"), entry_words(cohort.id[row], neighbour))[:, 0]
     # Sort by node, and by the draw within a node.
     order = torch.argsort(draw, stable=True)
     order = order[torch.argsort(row[order], stable=True)]
@@ -144,7 +151,7 @@ def kept_edges(cohort: Cohort, config: AnyFedGATConfig) -> Cohort:
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
     """Run everything that happens before the first round.
 
     Returns:
@@ -154,19 +161,30 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGATConfig) -> S
         FedGAT, Alg. 1.
     """
     check(fed, config)
-    data, exchange = fed.clients.run(kept_edges, data, config), EXCHANGES[config.exchange]
+    data = fed.clients.run(kept_edges, data, config.exchange.edges, config.run.seed)
+    exchange = EXCHANGES[config.exchange.exchange]
     nodes, pooled = upload(fed, data, task, features=exchange.reads_features)
     return begin(fed, data, nodes, pooled, task, config, exchange)
 
 
-def check(fed: Federation, config: AnyFedGATConfig) -> None:
+def check_settings(config: AveragingSettings) -> None:
+    """Raise InputError if the rule cannot be used, or if absent clients would have to send embeddings."""
+    program.check_settings(config)
+    if value(config, "later") == "exchange" and samples_clients(config):
+        raise InputError(
+            "later=exchange needs every client in every round, because other clients use its embeddings; "
+            f"fraction must be 1, got {config.clients.fraction}: remove one of the two settings"
+        )
+
+
+def check(fed: Federation, config: AveragingSettings) -> None:
     """Refuse settings that this federation cannot run, before anything is sent."""
-    if config.evaluation == "direct" and fed.link is not None:
+    if config.exchange.message.evaluation == "direct" and fed.link is not None:
         raise InputError(
             "evaluation=direct is a simulation: it shows a client the features of other clients' nodes; use "
             "evaluation=message if the clients are separate processes"
         )
-    check_sums(fed, config.aggregation, clients_in_round(config, fed.num_clients))
+    check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
 
 
 def begin(
@@ -175,7 +193,7 @@ def begin(
     nodes: Route,
     pooled: Located,
     task: Task,
-    config: AnyFedGATConfig,
+    config: AveragingSettings,
     exchange: Exchange,
 ) -> State:
     """Compute and send the message before training, and initialise the weights. `data` has the selected
@@ -183,7 +201,7 @@ def begin(
     """
     state = with_message(fed, data, nodes, pooled, task, config, exchange)
     # The server cannot read encrypted features. With features=unit it still knows a bound of their length.
-    seen = pooled if exchange.reads_features or config.features == "unit" else None
+    seen = pooled if exchange.reads_features or config.inputs.features == "unit" else None
     return watched(fed, state, seen)
 
 
@@ -193,15 +211,16 @@ def with_message(
     nodes: Route,
     pooled: Located,
     task: Task,
-    config: AnyFedGATConfig,
+    config: AveragingSettings,
     exchange: Exchange,
 ) -> State:
     """Send the messages to the clients that need them, and start the rule of averaging."""
-    neighbourhood = fed.clients.run(first_neighbourhood, data, config.layers)
-    exchanged = config.later == "exchange" and config.layers > 1 and fed.num_clients > 1
+    layers = config.network.layers
+    neighbourhood = fed.clients.run(first_neighbourhood, data, layers)
+    exchanged = config.exchange.message.later == "exchange" and layers > 1 and fed.num_clients > 1
     if exchanged:
         neighbourhood = fed.clients.run(without_messages_of_others, neighbourhood)
-    for _ in range(0 if exchanged else config.layers - 2):
+    for _ in range(0 if exchanged else layers - 2):
         neighbourhood = extend(fed, pooled, neighbourhood)
     fed.begin("asking for the messages of neighbourhoods")
     asked = ask(fed, pooled, neighbourhood)
@@ -209,7 +228,7 @@ def with_message(
     state = program.start(fed, prepared, task, config)
     if not exchanged:
         return state
-    border = embedding_exchange.find_border(fed, nodes, neighbourhood, prepared, config)
+    border = embedding_exchange.find_border(fed, nodes, neighbourhood, prepared, config.network)
     again = partial(embedding_exchange.exchange, border)
     return replace(state, prepared=replace(state.prepared, exchange=again))
 
@@ -233,7 +252,7 @@ def watched(fed: Federation, state: State, seen: Located | None) -> State:
     return State({**state.values, "facts": facts}, prepared)
 
 
-def round(fed: Federation, state: State, config: AnyFedGATConfig, round_number: int) -> State:
+def round(fed: Federation, state: State, config: AveragingSettings, round_number: int) -> State:
     """Run one round of the rule, and log if scores have left the range that the polynomial approximates.
 
     Reference:
@@ -243,20 +262,21 @@ def round(fed: Federation, state: State, config: AnyFedGATConfig, round_number: 
     before, after = state.values["facts"], program.round(fed, state, config, round_number)
     if clients.pooled is None:
         return State({**after.values, "facts": before}, clients)
-    polynomial = config.polynomial
+    scores: PolynomialScores = config.network.scores
+    polynomial = scores.polynomial
     facts = fed.server.run(score_facts, clients.pooled, after.weights, before, polynomial)
     changes = fed.control(
         message_of, before, facts, polynomial, name="fedgat/score_range", accept=accept_message
     )
     if "outside" in changes:
         fed.log(
-            f"scores of the first layer are outside domain={config.domain:g}, where the polynomial does "
+            f"scores of the first layer are outside domain={scores.domain:g}, where the polynomial does "
             f"not approximate attention; set domain={changes['outside']}, and a higher degree"
         )
     if "error" in changes:
         most = "100 % or more" if changes["error"] == 100 else f"up to {changes['error']} %"
         fed.log(
-            f"the polynomial of degree={config.degree} and domain={config.domain:g} has an error "
+            f"the polynomial of degree={scores.degree} and domain={scores.domain:g} has an error "
             f"of {most} for "
             "the scores of this run; set a higher degree, or a smaller domain that still contains them"
         )
@@ -304,7 +324,11 @@ METHOD = Method(
     summary="GAT over cross-client edges after one message; attention is a polynomial of moments",
     paper="Ambekar, Yao, Li, Joe-Wong: FedGAT, a privacy-preserving federated approximation algorithm for "
     "graph attention networks",
-    config=FedGATConfig,
+    config=AveragingSettings,
+    parts={"of_rule": RULE_SETTINGS, "network.scores": PolynomialScores, "exchange": Moments},
+    offers={"backbone": ("gat",)},
+    plaintext_only=PLAINTEXT_ONLY,
+    check_settings=check_settings,
     setup=setup,
     round=round,
     predict=program.predict,

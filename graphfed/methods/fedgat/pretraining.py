@@ -15,10 +15,12 @@ from graphfed.federation.functions import column
 from graphfed.federation.ledger import Flow
 from graphfed.federation.route import Route
 from graphfed.federation.transfer import Ideal
+from graphfed.methods.averaging.program import prepare_view
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Task
-from graphfed.methods.common.local_training import Prepared, prepare
+from graphfed.methods.common.local_training import Prepared
 from graphfed.methods.common.released import by_node, node_route
-from graphfed.methods.fedgat.config import AnyFedGATConfig
+from graphfed.methods.fedgat.config import MomentMessage
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, laid_out, log_encrypted_cost
 from graphfed.methods.fedgat.receptive_fields import (
     Neighbourhood,
@@ -51,7 +53,7 @@ Rows = Tensor | SparseMatrix
 
 
 def log_message_size(
-    fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AnyFedGATConfig
+    fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AveragingSettings
 ) -> None:
     """Log the size of the messages before they are computed.
 
@@ -73,7 +75,7 @@ def log_message_size(
     fed.log(
         f"the message before training: {size['sent'] / 2**30:.2f} GiB to all clients, about "
         f"{memory / 2**30:.2f} GiB of memory at the server's process"
-        if config.evaluation == "message"
+        if config.exchange.message.evaluation == "message"
         else f"the message before training would take {size['sent'] / 2**30:.2f} GiB; it is simulated"
     )
 
@@ -219,7 +221,7 @@ class Exchange:
 
     reads_features: bool
     receive: Callable[
-        [Federation, Located, Route, Located, Asked, Task, AnyFedGATConfig],
+        [Federation, Located, Route, Located, Asked, Task, AveragingSettings],
         Located,
     ]
 
@@ -236,13 +238,13 @@ def receive_readable(
     pooled: Located,
     asked: Asked,
     task: Task,
-    config: AnyFedGATConfig,
+    config: AveragingSettings,
 ) -> Located:
     """Receive the message from a server that can read the features."""
     # Check the memory before the routes are built, which are as long as the message.
     log_message_size(fed, pooled, asked, task, config)
     fed.begin("computing and sending the message before training")
-    if config.evaluation == "direct":
+    if config.exchange.message.evaluation == "direct":
         return receive_directly(fed, data, pooled, asked, task, config)
     return receive(fed, data, pooled, want(fed, asked), task, config)
 
@@ -253,7 +255,7 @@ def receive(
     pooled: Located,
     wanted: Wanted,
     task: Task,
-    config: AnyFedGATConfig,
+    config: AveragingSettings,
 ) -> Located:
     """Receive the message at the clients that request it.
 
@@ -268,8 +270,10 @@ def receive(
     """
     # Rebinding each name releases the server's copy as soon as it is sent, to save memory.
     decoders: Located | None
-    sums, scores, decoders = fed.server.run(messages_of, pooled, config, outputs=3)
-    vectors, slots, entries = config.form == "vector", wanted.slots, wanted.entries
+    message: MomentMessage = config.exchange.message
+    degree, seed = config.network.scores.degree, config.run.seed
+    sums, scores, decoders = fed.server.run(messages_of, pooled, message.form, degree, seed, outputs=3)
+    vectors, slots, entries = message.form == "vector", wanted.slots, wanted.entries
     sums = fed.download(sums, slots, name="fedgat/sums", grad=False, like=numbers_form(1 + task.num_features))
     scores = fed.download(
         scores,
@@ -279,12 +283,12 @@ def receive(
         like=numbers_form(2 * task.num_features),
     )
     if vectors:
-        form = numbers_form(config.degree + 1)
+        form = numbers_form(degree + 1)
         decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False, like=form)
     else:
         decoders = None
     neighbourhood, size = wanted.neighbourhood, wanted.size
-    heads = config.attention_heads[0]
+    heads = config.network.attention_heads[0]
     view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
     return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
 
@@ -295,7 +299,7 @@ def receive_directly(
     pooled: Located,
     asked: Asked,
     task: Task,
-    config: AnyFedGATConfig,
+    config: AveragingSettings,
 ) -> Located:
     """Receive the neighbours' features in place of the message (evaluation=direct); the ledger counts the
     message.
@@ -309,7 +313,7 @@ def receive_directly(
 
     # The ledger counts the slots and entries; their routes would be as long as the message.
     slots, entries = flow(twice, "fedgat/slots"), flow(twice_squared, "fedgat/entries")
-    vectors = config.form == "vector"
+    vectors = config.exchange.message.form == "vector"
     width, dtype = task.num_features, torch.get_default_dtype()
     graph = fed.simulate_download(
         fed.server.run(visible_graph, pooled),
@@ -321,7 +325,7 @@ def receive_directly(
     scores = Ideal(slots if vectors else entries, [2 * width], dtype)
     fed.simulate_download(nothing, scores, name="fedgat/scores", grad=False)
     if vectors:
-        decoders = Ideal(entries, [config.degree + 1], dtype)
+        decoders = Ideal(entries, [config.network.scores.degree + 1], dtype)
         fed.simulate_download(nothing, decoders, name="fedgat/decoders", grad=False)
     direct = fed.clients.run(direct_view, data, asked.neighbourhood, graph)
     return fed.clients.run(prepare_direct, data, direct, config)
@@ -334,7 +338,7 @@ def receive_encrypted(
     pooled: Located,
     asked: Asked,
     task: Task,
-    config: AnyFedGATConfig,
+    config: AveragingSettings,
 ) -> Located:
     """Receive the message from a server that cannot read the features.
 
@@ -344,22 +348,21 @@ def receive_encrypted(
     Returns:
         The data prepared for training, at the clients.
     """
-    width = task.num_features
-    key = fold(config.seed, "fedgat")
+    width, degree, seed = task.num_features, config.network.scores.degree, config.run.seed
+    key = fold(seed, "fedgat")
     neighbourhoods, ids = (
         fed.server.run(neighbourhoods_of, pooled),
         fed.clients.run(neighbourhood_ids, asked.neighbourhood),
     )
     route, size, sizes = asked.route, asked.size, asked.sizes
     parts = log_encrypted_cost(
-        fed, neighbourhoods, route, sizes, width=width, degree=config.degree, name="fedgat/size"
+        fed, neighbourhoods, route, sizes, width=width, degree=degree, name="fedgat/size"
     )
     wanted = want(fed, asked)
-    k1, _, r = fed.server.run(
-        messages_of, pooled, config, outputs=3
-    )  # the parts that do not depend on features
+    # Only vectors can be encrypted; here the parts that do not depend on features.
+    k1, _, r = fed.server.run(messages_of, pooled, "vector", degree, seed, outputs=3)
     k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False, like=numbers_form(1))
-    form = numbers_form(config.degree + 1)
+    form = numbers_form(degree + 1)
     decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False, like=form)
     rows = encrypted_rows(
         fed, data, nodes, neighbourhoods, route, ids, size, sizes,
@@ -367,7 +370,7 @@ def receive_encrypted(
     )  # fmt: skip
     sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
     neighbourhood = asked.neighbourhood
-    heads = config.attention_heads[0]
+    heads = config.network.attention_heads[0]
     view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
     return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
 
@@ -495,16 +498,16 @@ def direct_view(cohort: Cohort, neighbourhood: Neighbourhood, graph: VisibleGrap
 
 
 def prepare_moments(
-    cohort: Cohort, neighbourhood: Neighbourhood, view: View, config: AnyFedGATConfig
+    cohort: Cohort, neighbourhood: Neighbourhood, view: View, config: AveragingSettings
 ) -> Prepared:
     """Prepare a view with moments for training."""
-    return prepare(cohort, view, neighbourhood.own, config, personal=False)
+    return prepare_view(cohort, view, neighbourhood.own, config)
 
 
-def prepare_direct(cohort: Cohort, direct: Direct, config: AnyFedGATConfig) -> Prepared:
+def prepare_direct(cohort: Cohort, direct: Direct, config: AveragingSettings) -> Prepared:
     """Prepare a view with features for training.
 
     Args:
         direct: The view and the rows of the own nodes.
     """
-    return prepare(cohort, direct.view, direct.own, config, personal=False)
+    return prepare_view(cohort, direct.view, direct.own, config)

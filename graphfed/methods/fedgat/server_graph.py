@@ -1,6 +1,5 @@
 """The graph at FedGAT's server, and the messages that the server computes from it."""
 
-from dataclasses import replace
 from typing import TypedDict
 
 import torch
@@ -9,8 +8,9 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation.route import RouteTable
 from graphfed.memory import memory_bytes
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Task
-from graphfed.methods.fedgat.config import AnyFedGATConfig
+from graphfed.methods.fedgat.config import MomentMessage
 from graphfed.methods.fedgat.moment_messages import (
     Neighbourhoods,
     Pooled,
@@ -18,6 +18,7 @@ from graphfed.methods.fedgat.moment_messages import (
     numbers,
     vector_message,
 )
+from graphfed.methods.parts import samples_clients
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
@@ -94,7 +95,7 @@ def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
     ]
 
 
-def messages_of(pooled: Pooled, config: AnyFedGATConfig) -> tuple[Tensor, Tensor, Tensor | None]:
+def messages_of(pooled: Pooled, form: str, degree: int, seed: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """Compute the message of every node.
 
     Returns:
@@ -103,14 +104,14 @@ def messages_of(pooled: Pooled, config: AnyFedGATConfig) -> tuple[Tensor, Tensor
     Reference:
         FedGAT, Alg. 1, l. 2 to 5.
     """
-    key = fold(config.seed, "fedgat")
-    if config.form == "matrix":
+    key = fold(seed, "fedgat")
+    if form == "matrix":
         return (*matrix_message(pooled.x, pooled.neighbourhoods, key), None)
-    return vector_message(pooled.x, pooled.neighbourhoods, config.degree, key)
+    return vector_message(pooled.x, pooled.neighbourhoods, degree, key)
 
 
 def message_bytes(
-    pooled: Pooled, table: RouteTable, task: Task, config: AnyFedGATConfig, together: bool
+    pooled: Pooled, table: RouteTable, task: Task, config: AveragingSettings, together: bool
 ) -> dict[str, int]:
     """Count the bytes of the messages. The result is the same wherever the clients run.
 
@@ -124,55 +125,57 @@ def message_bytes(
     Raises:
         InputError: The process has less memory than the messages take. The error names settings that fit.
     """
-    once, sent = _bytes_of(sizes_of(pooled, table), table, task, config)
+    message: MomentMessage = config.exchange.message
+    once, sent = _bytes_of(sizes_of(pooled, table), table, task, message.form, config.network.scores.degree)
     memory, (free, _) = memory_of(once, sent, together), memory_bytes()
-    if config.evaluation == "message" and free is not None and memory > free:
+    if message.evaluation == "message" and free is not None and memory > free:
         raise InputError(
             f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
-            f"form={config.form}, and {free / 2**30:.1f} GiB are free; use "
+            f"form={message.form}, and {free / 2**30:.1f} GiB are free; use "
             f"{' or '.join(_that_fit(pooled, table, task, config, together, free))}"
         )
     return {"once": once, "sent": sent}
 
 
-def _bytes_of(size: Tensor, table: RouteTable, task: Task, config: AnyFedGATConfig) -> tuple[int, int]:
+def _bytes_of(size: Tensor, table: RouteTable, task: Task, form: str, degree: int) -> tuple[int, int]:
     """Count the bytes of the messages of nodes with B neighbours each [U']: once, and as sent."""
     scalar, width = torch.get_default_dtype().itemsize, task.num_features
-    once, sent = (scalar * numbers(config.form, b, width, config.degree) for b in (size, size[table.index]))
+    once, sent = (scalar * numbers(form, b, width, degree) for b in (size, size[table.index]))
     return once, sent
 
 
 def _that_fit(
-    pooled: Pooled, table: RouteTable, task: Task, config: AnyFedGATConfig, together: bool, free: int
+    pooled: Pooled, table: RouteTable, task: Task, config: AveragingSettings, together: bool, free: int
 ) -> list[str]:
     """List the settings with which a run fits into the free memory, those that change least first."""
     size, found = sizes_of(pooled, table), []
+    message: MomentMessage = config.exchange.message
+    form, degree = message.form, config.network.scores.degree
 
     def add(setting: str, memory: float, consequence: str = "") -> None:
         if memory <= free:
             found.append(f"{setting} (about {memory / 2**30:.1f} GiB{consequence})")
 
-    if config.form == "matrix":
-        vectors = replace(config, form="vector")
-        add("form=vector", memory_of(*_bytes_of(size, table, task, vectors), together))
+    if form == "matrix":
+        add("form=vector", memory_of(*_bytes_of(size, table, task, "vector", degree), together))
     if together:
         edges, clients = int(size[table.index].sum()), len(torch.unique(table.client))
         rows = min(edges, clients * pooled.x.shape[0])
         feature = SPARSE if isinstance(pooled.x, SparseMatrix) else DENSE
         features = feature * _stored_per_row(pooled.x) * rows
-        direct = features + edge_memory(edges, config.attention_heads[0])
+        direct = features + edge_memory(edges, config.network.attention_heads[0])
         add("evaluation=direct", direct, "; it simulates the message, with the same results")
-    if config.later == "hops" and config.layers == 2 and config.fraction == 1:
-        own = _bytes_of(pooled.neighbourhoods.size, table, task, config)[0]
+    if message.later == "hops" and config.network.layers == 2 and not samples_clients(config):
+        own = _bytes_of(pooled.neighbourhoods.size, table, task, form, degree)[0]
         add("later=exchange", memory_of(own, own, together), "; it sends embeddings in every round")
     # The largest number of neighbours with which the message fits, by bisection.
     fits, too_many = 0, int(size.max())
     while too_many - fits > 1:
         middle = (fits + too_many) // 2
-        bounded = _bytes_of(size.clamp(max=middle + 1), table, task, config)
+        bounded = _bytes_of(size.clamp(max=middle + 1), table, task, form, degree)
         fits, too_many = (middle, too_many) if memory_of(*bounded, together) <= free else (fits, middle)
     if fits:
-        bounded = _bytes_of(size.clamp(max=fits + 1), table, task, config)
+        bounded = _bytes_of(size.clamp(max=fits + 1), table, task, form, degree)
         add(f"max_neighbours={fits}", memory_of(*bounded, together), "; it leaves edges out")
     return found or ["fewer features, or the method attention_sums, which sends no message before training"]
 

@@ -55,7 +55,7 @@ from graphfed.federation.secure.aggregation import check_sums, protected_mean
 from graphfed.methods.averaging import program as averaging
 from graphfed.methods.averaging.program import accept_counts, check_counts
 from graphfed.methods.averaging.rules import fedsgd
-from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.base import Method, PlaintextOnly, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.fedgraph.balance import REPEATS, add_measurement, balanced_decision, first_balance
@@ -68,7 +68,7 @@ from graphfed.methods.fedgraph.client_graphs import (
     sample_batch,
     sample_neighbours,
 )
-from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.config import FedGraphConfig, Sampling
 from graphfed.methods.fedgraph.layers import aggregate, rows_to_send, transform
 from graphfed.methods.fedgraph.server import (
     add_seconds,
@@ -88,6 +88,7 @@ from graphfed.methods.fedgraph.time_model import (
     modelled_seconds,
     zero_operations,
 )
+from graphfed.methods.parts import ClientOptimizer, Training
 from graphfed.nn.backbones import Weights
 from graphfed.nn.optim import AdamState
 from graphfed.nn.sparse import SparseWeights
@@ -100,10 +101,10 @@ def build_graph(cohort: Any, config: FedGraphConfig) -> ClientGraph:
     """Build the graphs of a cohort's clients."""
     return make_client_graph(
         cohort,
-        has_remote=config.sent_embeddings != "none",
-        has_remote_first=config.sends_embeddings(0),
-        first_degrees=config.first_degrees,
-        needs_importance=config.policy == "fastgcn",
+        has_remote=config.sharing.sent_embeddings != "none",
+        has_remote_first=config.sharing.sends_embeddings(0),
+        first_degrees=config.sharing.first_degrees,
+        needs_importance=config.sampling.policy == "fastgcn",
     )
 
 
@@ -134,15 +135,16 @@ def draw_neighbours(
     decision: Tensor | None,
     layer: int,
     has_remote: bool,
-    config: FedGraphConfig,
+    sampling: Sampling,
+    layers: int,
     key: int,
 ) -> tuple[Any, Tensor]:
     """Draw the neighbours of a layer; all of them without a decision (`sample_neighbours`)."""
     if decision is None:
-        return sample_neighbours(graph, rows, None, config.sampler, layer, has_remote, key)
-    requests = decision[:, 1 + config.layers :] if config.limits_requests else None
+        return sample_neighbours(graph, rows, None, sampling.sampler, layer, has_remote, key)
+    requests = decision[:, 1 + layers :] if sampling.limits_requests else None
     return sample_neighbours(
-        graph, rows, decision[:, 1 + layer], config.sampler, layer, has_remote, key, requests
+        graph, rows, decision[:, 1 + layer], sampling.sampler, layer, has_remote, key, requests
     )
 
 
@@ -169,16 +171,16 @@ def compute_loss(graph: ClientGraph, layer: Layer, logits: Tensor, sizes: Tensor
 
 
 def local_step(
-    weights: Weights, gradient: Weights, optimizer: AdamState, config: FedGraphConfig
+    weights: Weights, gradient: Weights, optimizer: AdamState, training: Training
 ) -> tuple[Weights, AdamState]:
     """Take a step on every client's weights."""
     # Eq. (6)
-    return stepped(weights, gradient, optimizer or fresh_state(weights, config), config)
+    return stepped(weights, gradient, optimizer or fresh_state(weights, training), training)
 
 
-def keep_state(optimizer: AdamState, config: FedGraphConfig) -> AdamState:
+def keep_state(optimizer: AdamState, clients: ClientOptimizer) -> AdamState:
     """Return the optimisers' state for the next round; empty unless client_state=keep."""
-    return optimizer if config.client_state == "keep" else {}
+    return optimizer if clients.client_state == "keep" else {}
 
 
 def flatten_weights(weights: Weights, like: Weights) -> Tensor:
@@ -241,21 +243,23 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
     Reference:
         FedGraph, Alg. 3, line 1.
     """
-    check_sums(fed, config.aggregation, fed.num_clients)
-    if config.measures_seconds and not fed.is_one_client_per_process():
+    sampling, layers = config.sampling, config.network.layers
+    check_sums(fed, config.sums.aggregation, fed.num_clients)
+    if sampling.measures_seconds and not fed.is_one_client_per_process():
         raise InputError(
             "clock=wall cannot be used where clients share a process: expected a process for each client, "
             "whose seconds are its own; set runtime=processes or runtime=nvflare, or clock=modelled"
         )
-    fed.expect("model", initial_weights, task, config, str(fed.device))
-    weights = fed.server.run(initial_weights, task, config, str(fed.device))
-    policy = fed.server.run(load_policy, config, fed.num_clients, weights)
+    first = (initial_weights, task, config.network, config.run.seed, str(fed.device))
+    fed.expect("model", *first)
+    weights = fed.server.run(*first)
+    policy = fed.server.run(load_policy, sampling, layers, fed.num_clients, weights)
     if (
-        config.policy == "ddpg"
+        sampling.policy == "ddpg"
         and fed.control(saw_test, policy, values={"policy_saw_test": bool})["policy_saw_test"]
     ):
         fed.log(
-            f"the policy in {config.policy_file} was learned with a reward on test nodes: the test metrics "
+            f"the policy in {sampling.policy_file} was learned with a reward on test nodes: the test metrics "
             "of this run are not measured on unseen data"
         )
     return begin(fed, data, task, config, weights, policy)
@@ -279,12 +283,14 @@ def begin(
     """
     graph = fed.clients.run(build_graph, data, config)
     route = None
-    if fed.num_clients > 1 and any(config.sends_embeddings(layer) for layer in range(config.layers)):
+    if fed.num_clients > 1 and any(
+        config.sharing.sends_embeddings(layer) for layer in range(config.network.layers)
+    ):
         route = fed.exchange_route(fed.clients.run(remote_ids, data), name="fedgraph/neighbours")
     counts = fed.clients.run(num_train, graph)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
     counts = fed.server.run(check_counts, counts)
-    widths = (task.num_features, *[config.hidden] * (config.layers - 1), task.num_classes)
+    widths = (task.num_features, *[config.network.hidden] * (config.network.layers - 1), task.num_classes)
     with fed.phase("eval"):
         val = draw_sample(fed, graph, route, fed.clients.run(target_rows, data, "val"), None, config, 0)
     clients = Clients(graph, route, counts, val, data, widths)
@@ -300,21 +306,22 @@ def first_state(
         weights: The first weights, at the server.
         policy: The tensors of a learned policy, at the server; empty for none.
     """
+    sampling = config.sampling
     values = {
         "weights": weights,
         "optimizer": fed.clients.run(empty_state),
-        "facts": fed.server.run(first_facts, policy, str(fed.device), config.measures_seconds),
+        "facts": fed.server.run(first_facts, policy, str(fed.device), sampling.measures_seconds),
     }
-    if config.at_server:
+    if config.at_server():
         values["server"] = fed.server.run(fedsgd.first, weights, config)
-    if config.policy == "balanced":
+    if sampling.policy == "balanced":
         values["balance"] = fed.server.run(
             first_balance,
             clients.counts,
-            REPEATS if config.measures_seconds else 1,
-            config.limits_requests,
+            REPEATS if sampling.measures_seconds else 1,
+            sampling.limits_requests,
         )
-    if config.policy == "ddpg":
+    if sampling.policy == "ddpg":
         values["policy"] = policy
         values["observed"] = fed.server.run(
             project_view, policy, fed.server.run(first_view, weights, fed.num_clients)
@@ -333,13 +340,23 @@ def draw_sample(
 ) -> Sample:
     """Draw a sample for the logits of `rows`; with all neighbours if there is no decision (Alg. 2)."""
     layers: list[tuple[Located, ExchangeRoute | None]] = []
+    num_layers = config.network.layers
     # Alg. 2, l. 2
-    for number in reversed(range(config.layers)):
-        whole = route if config.sends_embeddings(number) else None
+    for number in reversed(range(num_layers)):
+        whole = route if config.sharing.sends_embeddings(number) else None
         has_remote = whole is not None
         # Alg. 2, l. 3-6
         sampled, is_requested = fed.clients.run(
-            draw_neighbours, graph, rows, decision, number, has_remote, config, fold(key, number), outputs=2
+            draw_neighbours,
+            graph,
+            rows,
+            decision,
+            number,
+            has_remote,
+            config.sampling,
+            num_layers,
+            fold(key, number),
+            outputs=2,
         )
         restricted, requested = None, None
         if whole is not None:
@@ -356,7 +373,7 @@ def forward(
     graph: Located,
     sample: Sample,
     weights: Located,
-    config: FedGraphConfig,
+    dropout: float,
     key: int | None,
     earlier: list[Located | None] | None = None,
 ) -> tuple[Located, list[Located | None]]:
@@ -369,7 +386,7 @@ def forward(
     received: list[Located | None] = []
     # Alg. 1, l. 7
     for number, (layer, route) in enumerate(sample.layers):
-        hw = fed.clients.run(transform, graph, layer, weights, h, number, config.dropout, key)
+        hw = fed.clients.run(transform, graph, layer, weights, h, number, dropout, key)
         rows = None
         # Alg. 1, l. 10
         if route is not None and earlier is not None:
@@ -379,7 +396,7 @@ def forward(
             name = "fedgraph/embeddings" if number else "fedgraph/transformed_features"
             rows = fed.exchange(sent, route, name=name, grad=False)
         received.append(rows)
-        last = number == config.layers - 1
+        last = number == len(sample.layers) - 1
         # Alg. 1, l. 9-11
         h = fed.clients.run(aggregate, graph, layer, hw, rows, weights, number, last)
     assert h is not None
@@ -397,16 +414,18 @@ def round(fed: Federation, state: State, config: FedGraphConfig, round_number: i
     if policy is None:
         policy = fed.server.run(no_policy)
     # Alg. 3, l. 5
-    if config.policy == "balanced":
-        decision = fed.server.run(balanced_decision, state.values["balance"], clients.counts, config.layers)
+    sampling, layers = config.sampling, config.network.layers
+    if sampling.policy == "balanced":
+        decision = fed.server.run(balanced_decision, state.values["balance"], clients.counts, layers)
     else:
-        decision = fed.server.run(decide, policy, observed, clients.counts, config)
+        decision = fed.server.run(decide, policy, observed, clients.counts, sampling, layers)
     return round_with(fed, state, config, round_number, decision)
 
 
 def decision_form(num_clients: int, config: FedGraphConfig) -> TensorForm:
     """Return the form of a client's row of a decision (see `balanced_decision`)."""
-    return TensorForm(torch.float64, (1 + config.layers + num_clients * config.limits_requests,))
+    width = 1 + config.network.layers + num_clients * config.sampling.limits_requests
+    return TensorForm(torch.float64, (width,))
 
 
 def round_with(
@@ -421,8 +440,8 @@ def round_with(
         FedGraph, Algs. 1 and 3.
     """
     clients: Clients = state.prepared
-    graph, bytes_before = clients.graph, fed.traffic()
-    seconds_before = fed.busy_seconds() if config.measures_seconds else None
+    graph, sampling, dropout = clients.graph, config.sampling, config.network.dropout
+    bytes_before, seconds_before = fed.traffic(), fed.busy_seconds() if sampling.measures_seconds else None
     # Alg. 3, l. 6, and Alg. 1, l. 1
     received = fed.broadcast(state.weights, name="model", grad=False)
     client_decision = fed.scatter(
@@ -434,48 +453,57 @@ def round_with(
     sample: Sample | None = None
     remote: list[Located | None] | None = None
     # Alg. 1, l. 2
-    for step in range(config.local_steps):
-        if sample is None or config.refresh == "step":
+    for step in range(config.steps.local_steps):
+        if sample is None or config.sharing.refresh == "step":
             # Alg. 1, l. 3
-            key = fold(config.seed, "fedgraph", round_number, step)
+            key = fold(config.run.seed, "fedgraph", round_number, step)
             batch = fed.clients.run(draw_batch, graph, client_decision, fold(key, "batch"))
             sample = draw_sample(fed, graph, clients.route, batch, client_decision, config, key)
             remote = None
-        key = fold(config.seed, "dropout", round_number, step)
+        key = fold(config.run.seed, "dropout", round_number, step)
         with fed.tape():
             leaves = fed.clients.run(as_leaves, weights)
             # Alg. 1, l. 4-13
-            logits, remote = forward(
-                fed, graph, sample, leaves, config, key if config.dropout else None, remote
-            )
+            logits, remote = forward(fed, graph, sample, leaves, dropout, key if dropout else None, remote)
             # Alg. 1, l. 14
             last, _ = sample.layers[-1]
             fed.backward(fed.clients.run(compute_loss, graph, last, logits, sizes))
         gradient = fed.gradients(leaves)
-        if not config.at_server:
+        if not config.at_server():
             # Alg. 1, l. 15
-            weights, optimizer = fed.clients.run(local_step, weights, gradient, optimizer, config, outputs=2)
+            weights, optimizer = fed.clients.run(
+                local_step, weights, gradient, optimizer, config.training, outputs=2
+            )
         for number, (layer, _) in enumerate(sample.layers):
             operations = fed.clients.run(add_operations, operations, graph, number, clients.widths, layer)
-    values = {**state.values, "optimizer": fed.clients.run(keep_state, optimizer, config)}
+    values = {**state.values, "optimizer": fed.clients.run(keep_state, optimizer, config.client_optimizer)}
     # Alg. 1, l. 17, and Alg. 3, l. 3-4
-    if config.at_server:
+    if config.at_server():
         kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
-        mean = protected_mean(fed, gradient, sizes, kappa, zero, config.aggregation, name="gradient")
+        mean = protected_mean(fed, gradient, sizes, kappa, zero, config.sums.aggregation, name="gradient")
         mean, values["server"] = fed.server.run(
             fedsgd.step, state.weights, state.values["server"], mean, config, outputs=2
         )
-    elif config.policy == "ddpg":
+    elif sampling.policy == "ddpg":
         rows = fed.gather(fed.clients.run(flatten_weights, weights, received), name="update", grad=False)
         mean = fed.server.run(average_rows, rows, decision, state.weights)
         view = fed.server.run(stack_view, mean, rows)
         values["observed"] = fed.server.run(project_view, values["policy"], view)
     else:
         kappa = fed.server.run(batch_sizes, decision)
-        mean = protected_mean(fed, weights, sizes, kappa, state.weights, config.aggregation, name="update")
+        mean = protected_mean(
+            fed, weights, sizes, kappa, state.weights, config.sums.aggregation, name="update"
+        )
     values["weights"] = mean
     seconds = fed.clients.run(
-        modelled_seconds, graph, operations, bytes_before, fed.traffic(), clients.size, config
+        modelled_seconds,
+        graph,
+        operations,
+        bytes_before,
+        fed.traffic(),
+        clients.size,
+        config.steps.local_steps,
+        config.modelled_time,
     )
     seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
     facts = fed.server.run(add_seconds, state.values["facts"], seconds, "modelled_seconds")
@@ -484,9 +512,9 @@ def round_with(
         seconds = fed.gather(seconds, name="fedgraph/measured_seconds", grad=False)
         facts = fed.server.run(add_seconds, facts, seconds, "measured_seconds")
     values["facts"] = facts
-    if config.policy == "balanced":
+    if sampling.policy == "balanced":
         values["balance"] = fed.server.run(
-            add_measurement, state.values["balance"], decision, seconds, clients.counts, config.round_time
+            add_measurement, state.values["balance"], decision, seconds, clients.counts, sampling.round_time
         )
     return replace(state, values=values)
 
@@ -506,7 +534,7 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
     if target != "val":
         rows = fed.clients.run(target_rows, clients.data, target)
         sample = draw_sample(fed, clients.graph, clients.route, rows, None, config, 0)
-    logits, _ = forward(fed, clients.graph, sample, received, config, None)
+    logits, _ = forward(fed, clients.graph, sample, received, config.network.dropout, None)
     return logits
 
 
@@ -559,6 +587,15 @@ METHOD = Method(
         summary="transformed embeddings of neighbours between clients, every step; weights, every round",
         protection=averaging.PROTECTION,
         messages=MESSAGES,
+    ),
+    offers={"backbone": ("gcn",)},
+    plaintext_only=(
+        PlaintextOnly(
+            "aggregation",
+            "policy",
+            "ddpg",
+            "the policy observes every client's weights, which the server must read",
+        ),
     ),
     paper_settings={
         "first_degrees": "all",

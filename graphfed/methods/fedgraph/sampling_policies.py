@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
+from graphfed.methods.fedgraph.config import Sampling
 
 #: The smallest sampling probability that an action stands for. With probability 0 no neighbour would ever be
 #: sampled, and nothing could be learned about its effect.
@@ -32,41 +33,26 @@ FORMAT = "graphfed sampling policy 1"
 # ---- decisions ---------------------------------------------------------------------------------------------
 
 
-def fixed_decision(
-    counts: Tensor,
-    policy: str,
-    layers: int,
-    batch: int,
-    probability: float,
-    fan_outs: tuple[int, int],
-    size: int,
-    batch_fraction: float | None = None,
-) -> Tensor:
+def fixed_decision(counts: Tensor, sampling: Sampling, layers: int) -> Tensor:
     """Compute the decision of a fixed policy, which is the same in every round.
 
     Args:
         counts: The number of training nodes of each client, [K].
-        policy: "full", "constant", "graphsage" or "fastgcn".
+        sampling: The policy is "full", "constant", "graphsage" or "fastgcn".
         layers: L, the layers of the network.
-        batch: The largest kappa; not used by "full".
-        probability: The sampling probability of "constant".
-        fan_outs: The fan-outs of "graphsage": of the last layer, and of the others.
-        size: The number of draws of "fastgcn".
-        batch_fraction: Of "constant", kappa as a fraction of a client's training nodes; None for `batch`.
 
     Returns:
         The decision, [K, 1 + L] float64.
     """
-    kappa = counts if policy == "full" else counts.clamp(max=batch)
-    if policy == "constant" and batch_fraction is not None:
-        kappa = fraction_of(counts, torch.full_like(counts, batch_fraction, dtype=torch.float64))
-    outer, inner = fan_outs
+    kappa = counts if sampling.policy == "full" else counts.clamp(max=sampling.batch)
+    if sampling.policy == "constant" and sampling.batch_fraction is not None:
+        kappa = fraction_of(counts, torch.full_like(counts, sampling.batch_fraction, dtype=torch.float64))
     amounts = {
         "full": [1.0] * layers,
-        "constant": [probability] * layers,
-        "graphsage": [float(inner)] * (layers - 1) + [float(outer)],
-        "fastgcn": [float(size)] * layers,
-    }[policy]
+        "constant": [sampling.probability] * layers,
+        "graphsage": [float(sampling.inner_fan_out)] * (layers - 1) + [float(sampling.fan_out)],
+        "fastgcn": [float(sampling.layer_size)] * layers,
+    }[sampling.policy]
     of_layers = torch.tensor(amounts, dtype=torch.float64, device=counts.device).expand(len(counts), layers)
     return torch.cat([kappa.double()[:, None], of_layers], 1)
 

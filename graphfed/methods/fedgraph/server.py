@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.config import Sampling
 from graphfed.methods.fedgraph.sampling_policies import (
     act,
     check_fits,
@@ -19,7 +19,7 @@ from graphfed.methods.fedgraph.sampling_policies import (
 from graphfed.nn.backbones import Weights
 
 
-def load_policy(config: FedGraphConfig, clients: int, weights: Weights) -> dict[str, Tensor]:
+def load_policy(sampling: Sampling, layers: int, clients: int, weights: Weights) -> dict[str, Tensor]:
     """Read the policy file, and check that its policy fits the run.
 
     Returns:
@@ -29,11 +29,11 @@ def load_policy(config: FedGraphConfig, clients: int, weights: Weights) -> dict[
     Raises:
         InputError: The file cannot be read, or was learned for another kind of run.
     """
-    if config.policy_file is None:
+    if sampling.policy_file is None:
         return {}
-    tensors, description = read_policy(config.policy_file)
+    tensors, description = read_policy(sampling.policy_file)
     size = sum(w.numel() for w in weights.values() if isinstance(w, Tensor))
-    check_fits(description, config.policy_file, clients, config.layers, size)
+    check_fits(description, sampling.policy_file, clients, layers, size)
     tensors["saw_test"] = torch.tensor(int(description.saw_test))
     return {name: tensor.to(_device(weights)) for name, tensor in tensors.items()}
 
@@ -94,7 +94,7 @@ def project_view(policy: dict[str, Tensor], weights: Tensor) -> Tensor:
 
 
 def decide(
-    policy: dict[str, Tensor], observed: Tensor | None, counts: Tensor, config: FedGraphConfig
+    policy: dict[str, Tensor], observed: Tensor | None, counts: Tensor, sampling: Sampling, layers: int
 ) -> Tensor:
     """Decide how much each client samples in a round.
 
@@ -110,17 +110,8 @@ def decide(
         FedGraph, Alg. 3, line 5.
     """
     # Alg. 3, l. 5
-    if config.policy != "ddpg":
-        return fixed_decision(
-            counts,
-            config.policy,
-            config.layers,
-            config.batch,
-            config.probability,
-            (config.fan_out, config.inner_fan_out),
-            config.layer_size,
-            config.batch_fraction,
-        )
+    if sampling.policy != "ddpg":
+        return fixed_decision(counts, sampling, layers)
     assert observed is not None
     return make_decision(act(policy, observed), counts)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer
-from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.config import ModelledTime
 from graphfed.random import fold, uniform
 
 #: Operations of a step of Adam for one weight.
@@ -84,7 +84,8 @@ def modelled_seconds(
     before: Tensor,
     after: Tensor,
     parameters: int,
-    config: FedGraphConfig,
+    local_steps: int,
+    time: ModelledTime,
 ) -> Tensor:
     """Compute the modelled duration of a round at each client.
 
@@ -100,11 +101,11 @@ def modelled_seconds(
     Reference:
         docs/papers/fedgraph.md, "Modelled time".
     """
-    operations = operations + STEP_OPERATIONS * parameters * config.local_steps
+    operations = operations + STEP_OPERATIONS * parameters * local_steps
     # Speeds and bandwidths do not depend on the seed of the run.
     speed, bandwidth = (
-        median * config.spread ** (2 * uniform(fold(0, "fedgraph", purpose), graph.client_ids)[:, 0] - 1)
-        for purpose, median in (("speed", config.speed), ("bandwidth", config.bandwidth))
+        median * time.spread ** (2 * uniform(fold(0, "fedgraph", purpose), graph.client_ids)[:, 0] - 1)
+        for purpose, median in (("speed", time.speed), ("bandwidth", time.bandwidth))
     )
     return operations / speed + (after - before).double() / bandwidth
 

@@ -1,15 +1,15 @@
-"""The settings of FedSage+."""
+"""The part of the settings of FedSage+ that is its own, in the settings of averaging methods."""
+
+from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
-from graphfed.methods import config as groups
-from graphfed.methods.averaging.settings import RuledSettings
+from graphfed.methods.settings import Unless, settings
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class FedSagePlusConfig(groups.AttentionSettings, groups.BackboneSettings, RuledSettings):
-    """The settings of FedSage+. The encoder of the generator has the layers and widths of the network."""
+@settings
+class NeighGen:
+    """The generator. Its encoder has the layers and widths of the network."""
 
     hidden_fraction: float = Field(
         default=0.5,
@@ -30,7 +30,7 @@ class FedSagePlusConfig(groups.AttentionSettings, groups.BackboneSettings, Ruled
         description="further steps, in which the other clients send gradients from their features; 0: before "
         "training nothing is sent",
     )
-    cross_weight: float = Field(
+    cross_weight: Annotated[float, Unless("cross_steps", 0)] = Field(
         default=1.0,
         ge=0,
         allow_inf_nan=False,

@@ -29,9 +29,9 @@ from graphfed.federation.functions import as_leaves, sum_over_clients
 from graphfed.federation.route import RouteTable, RowIds
 from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
 from graphfed.federation.transfer import describe_value
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Task
-from graphfed.methods.config import sum_protection
-from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.methods.fedsage.config import NeighGen
 from graphfed.methods.fedsage.generator import (
     FEATURES,
     Candidates,
@@ -69,11 +69,11 @@ class Embeddings:
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
-def sent_rows(impaired: Impaired, generator: Generator, config: FedSagePlusConfig) -> Tensor:
+def sent_rows(impaired: Impaired, generator: Generator, config: AveragingSettings) -> Tensor:
     """Return z_v with noise and the number of hidden neighbours, at most P, of taught nodes, [m, H + 1]."""
     with torch.no_grad():
-        z = embeddings(generator, impaired.batch, config)[impaired.taught]
-    key = fold(config.seed, "generator noise", "sent")
+        z = embeddings(generator, impaired.batch, config.network)[impaired.taught]
+    key = fold(config.run.seed, "generator noise", "sent")
     noisy = with_noise(z, key, impaired.ids[impaired.taught])[:, :-1]
     rows = torch.cat([noisy, impaired.candidates.counts[:, None]], 1)
     return rows.to(torch.get_default_dtype())
@@ -110,13 +110,14 @@ def cross_gradients(
     ids: Tensor,
     received: Embeddings,
     generators: Tensor,
-    config: FedSagePlusConfig,
+    parts: int,
 ) -> Tensor:
     """Compute the gradients that every client returns for the generators of all clients.
 
     Args:
         ids: [K_h] int64, the ids of its clients.
         generators: [K, F, P * (H + 1)], V of all clients.
+        parts: P.
 
     Returns:
         [K_h, K, F, P * (H + 1)]; 0 for a client's own generator.
@@ -124,7 +125,7 @@ def cross_gradients(
     assert cohort.x is not None
     x, noisy, dtype = cohort.x.to(dtype=torch.float64), received.z, generators.dtype
     width = noisy.shape[1]
-    compared = counted(received.counts, config.generated)
+    compared = counted(received.counts, parts)
     members = rows_of_clients(cohort.client, cohort.num_clients)
     lengths = squared_lengths(x)
     gradients = generators.new_zeros(len(ids), *generators.shape)
@@ -136,17 +137,17 @@ def cross_gradients(
             continue
         own, mask = noisy[nodes], compared[nodes]
         products = spmm(x, matrix) if isinstance(x, SparseMatrix) else x @ matrix
-        products = products.view(-1, config.generated, width)
-        moments = noisy.new_zeros(cohort.num_rows * config.generated, width)
+        products = products.view(-1, parts, width)
+        moments = noisy.new_zeros(cohort.num_rows * parts, width)
         rows = max(1, CHUNK // max(1, products[..., 0].numel()))
         for z, counts in zip(torch.split(own, rows), torch.split(mask, rows), strict=True):
             closest = closest_rows(z, products, lengths, members)  # [r, P, K_h]
             at, part, client = (counts[:, :, None] & others).nonzero(as_tuple=True)
-            index = closest[at, part, client] * config.generated + part
+            index = closest[at, part, client] * parts + part
             moments.index_add_(0, index, z[at])
         # 2 (V_p S_p - X_j^T A_p)
         second = torch.einsum("vp,va,vb->pab", mask.to(own.dtype), own, own)
-        first = torch.einsum("fpa,pab->fpb", matrix.view(-1, config.generated, width), second)
+        first = torch.einsum("fpa,pab->fpb", matrix.view(-1, parts, width), second)
         back = transposed_products(x, cohort.client, members, moments.view(cohort.num_rows, -1))
         gradients[:, number] = (2 * (first.flatten(1) * others[:, None, None] - back)).to(dtype)
     return gradients
@@ -204,7 +205,7 @@ def step_across(
     ids: Tensor,
     gradient: Tensor,
     optimizer: AdamState,
-    config: FedSagePlusConfig,
+    settings: NeighGen,
 ) -> tuple[Generator, AdamState]:
     """Take a step of the generators of features, on the own hidden nodes and the other clients' gradients.
 
@@ -229,8 +230,8 @@ def step_across(
         (total,) = torch.autograd.grad(loss, list(leaves.values()))
         # Only clients with taught nodes have a gradient; all of a client's nodes have the same scale.
         scale = total.new_zeros(len(ids)).index_copy(0, candidates.client, candidates.scale)
-        total = total + config.cross_weight * scale[:, None, None] * gradient
-    values, state = optimizer_step("adam", values, {FEATURES: total}, state, config.generator_lr, 0.0)
+        total = total + settings.cross_weight * scale[:, None, None] * gradient
+    values, state = optimizer_step("adam", values, {FEATURES: total}, state, settings.generator_lr, 0.0)
     return {**generator, **values}, state
 
 
@@ -242,10 +243,9 @@ def row_clients(table: RouteTable) -> Tensor:
     return table.client
 
 
-def gradient_form(task: Task, clients: int, config: FedSagePlusConfig, device: str) -> Tensor:
+def gradient_form(clients: int, width: tuple[int, int], device: str) -> Tensor:
     """Return a value of the form of one client's gradients, [K, F, P * (H + 1)]."""
-    shape = (clients, task.num_features, config.generated * (config.hidden + 1))
-    return torch.zeros(shape, device=device)
+    return torch.zeros(clients, *width, device=device)
 
 
 def as_default(total: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ def train_across(
     impaired: Located,
     generator: Located,
     task: Task,
-    config: FedSagePlusConfig,
+    config: AveragingSettings,
 ) -> Located:
     """Train the generators of features with gradients from the features of the other clients.
 
@@ -293,22 +293,23 @@ def train_across(
     Returns:
         The trained generators, at the clients.
     """
-    ids, dtype = fed.client_ids(), torch.get_default_dtype()
+    settings: NeighGen = config.exchange
+    ids, dtype, columns = fed.client_ids(), torch.get_default_dtype(), config.network.hidden + 1
     route = fed.route(fed.clients.run(row_numbers, impaired), name="fedsage/rows")
     rows = fed.clients.run(sent_rows, impaired, generator, config)
-    check = partial(accept_shape, (config.hidden + 1,))
+    check = partial(accept_shape, (columns,))
     rows = fed.upload(rows, route, name="fedsage/embeddings", grad=False, accept=check)
     rows = fed.broadcast(
-        rows, name="fedsage/all_embeddings", grad=False, like=TensorForm(dtype, (None, config.hidden + 1))
+        rows, name="fedsage/all_embeddings", grad=False, like=TensorForm(dtype, (None, columns))
     )
     fed.expect("fedsage/all_rows", clients_form, rows)
     clients = fed.server.run(row_clients, fed.table(route))
     clients = fed.broadcast(clients, name="fedsage/all_rows", grad=False)
     received = fed.clients.run(known, rows, clients)
     optimizer: Located = fed.clients.run(dict)
-    width = (task.num_features, config.generated * (config.hidden + 1))
+    width = (task.num_features, settings.generated * columns)
     form = SumForm(sum_over_clients, same, gradient_form, as_default)
-    for _ in range(config.cross_steps):
+    for _ in range(settings.cross_steps):
         sent = fed.gather(
             fed.clients.run(features_of, generator),
             name="fedsage/generator",
@@ -318,21 +319,21 @@ def train_across(
         generators = fed.broadcast(
             sent, name="fedsage/all_generators", grad=False, like=TensorForm(dtype, (fed.num_clients, *width))
         )
-        gradients = fed.clients.run(cross_gradients, data, ids, received, generators, config)
+        gradients = fed.clients.run(cross_gradients, data, ids, received, generators, settings.generated)
         total = protected_sum(
             fed,
             form,
             gradients,
-            protection=sum_protection(config),
+            protection=config.sums.aggregation,
             name="fedsage/feature_gradients",
-            like=(task, fed.num_clients, config, str(fed.device)),
+            like=(fed.num_clients, width, str(fed.device)),
             accept=partial(accept_shape, (fed.num_clients, *width)),
         )
         gradient = fed.scatter(
             total, name="fedsage/feature_gradient", grad=False, like=TensorForm(dtype, width)
         )
         generator, optimizer = fed.clients.run(
-            step_across, impaired, generator, received, ids, gradient, optimizer, config, outputs=2
+            step_across, impaired, generator, received, ids, gradient, optimizer, settings, outputs=2
         )
     return generator
 

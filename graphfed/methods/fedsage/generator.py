@@ -32,6 +32,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import (
     own_view,
@@ -39,8 +40,8 @@ from graphfed.methods.common.local_training import (
     values_of,
     with_values,
 )
-from graphfed.methods.config import GraphNetwork
-from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.methods.fedsage.config import NeighGen
+from graphfed.methods.parts import Network
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, View, make_batch
 from graphfed.nn.layers import tiled
@@ -102,10 +103,11 @@ class Impaired:
 # ---- hiding nodes ------------------------------------------------------------------------------------------
 
 
-def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
+def impair(cohort: Cohort, config: AveragingSettings) -> Impaired:
     """Hide some nodes of every client, and prepare the training of generators on the others."""
     cohort = in_float64(cohort)
-    hidden = uniform(fold(config.seed, "hidden"), cohort.id)[:, 0] < config.hidden_fraction
+    settings: NeighGen = config.exchange
+    hidden = uniform(fold(config.run.seed, "hidden"), cohort.id)[:, 0] < settings.hidden_fraction
     source, target = cohort.edge_index
     kept = ~hidden[source] & ~hidden[target]
     view = own_view(cohort)
@@ -127,14 +129,14 @@ def impair(cohort: Cohort, config: FedSagePlusConfig) -> Impaired:
     candidates, row = torch.unique(source[lost], return_inverse=True)
     assert cohort.x is not None
     return Impaired(
-        batch=encoder_batch(cohort, view, remaining, config),
+        batch=encoder_batch(cohort, view, remaining, config.network),
         ids=cohort.id[remaining],
         missing=missing[remaining].to(each.dtype),
         weight=each,
         taught=taught,
         candidates=Candidates(
             client=cohort.client[nodes],
-            counts=missing[nodes].clamp(max=config.generated),
+            counts=missing[nodes].clamp(max=settings.generated),
             node=place[target[lost]],
             candidate=row,
             x=cohort.x.select_rows(candidates)
@@ -156,7 +158,7 @@ def in_float64(cohort: Cohort) -> Cohort:
     )
 
 
-def encoder_batch(cohort: Cohort, view: View, targets: Tensor, config: GraphNetwork) -> Batch:
+def encoder_batch(cohort: Cohort, view: View, targets: Tensor, network: Network) -> Batch:
     """Prepare a forward pass of the clients' encoders.
 
     Args:
@@ -165,38 +167,40 @@ def encoder_batch(cohort: Cohort, view: View, targets: Tensor, config: GraphNetw
     """
     # Encoders store the first-layer weights of all features that occur in a client's whole subgraph, so that
     # the batches of the impaired and of the whole subgraph have weights of the same form.
-    whole, pairs = config.network.adapt_view(own_view(cohort)), None
+    whole, pairs = network.kernel.adapt_view(own_view(cohort)), None
     if isinstance(whole.x, SparseMatrix):
         pairs = pair_columns(whole.x, whole.client, whole.num_clients)
-    view = config.network.adapt_view(view)
-    make_block = config.network.blocks(view.ids, view.degree, config.attention_heads)
-    return make_batch(view, targets, config.layers, make_block, per_client=True, pairs=pairs)
+    view = network.kernel.adapt_view(view)
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
+    return make_batch(view, targets, network.layers, make_block, per_client=True, pairs=pairs)
 
 
 # ---- the generator -----------------------------------------------------------------------------------------
 
 
-def first_generator(impaired: Impaired, task: Task, config: FedSagePlusConfig) -> Generator:
+def first_generator(impaired: Impaired, task: Task, config: AveragingSettings) -> Generator:
     """Draw the first weights of the generators, the same at every client."""
-    key, width, device = fold(config.seed, "generator"), config.hidden, impaired.ids.device
-    widths = [task.num_features, *[width] * config.layers]
-    shared: Weights = dict(config.network.init(fold(key, "encoder"), widths, config.attention_heads))
+    key, network, device = fold(config.run.seed, "generator"), config.network, impaired.ids.device
+    settings: NeighGen = config.exchange
+    width = network.hidden
+    widths = [task.num_features, *[width] * network.layers]
+    shared: Weights = dict(network.kernel.init(fold(key, "encoder"), widths, network.attention_heads))
     shared["missing.weight"] = glorot(fold(key, "missing"), width, fan=(width, 1))
     shared["missing.bias"] = torch.zeros(())
-    shape = (task.num_features, config.generated * (width + 1))
+    shape = (task.num_features, settings.generated * (width + 1))
     shared[FEATURES] = glorot(fold(key, "features"), *shape, fan=(width, task.num_features))
     on_device = {name: w.to(device, torch.float64) for name, w in shared.items() if isinstance(w, Tensor)}
-    return personal_weights(dict(on_device), impaired.batch, config.network)
+    return personal_weights(dict(on_device), impaired.batch, network.kernel)
 
 
-def embeddings(generator: Generator, batch: Batch, config: GraphNetwork) -> Tensor:
+def embeddings(generator: Generator, batch: Batch, network: Network) -> Tensor:
     """Compute the embeddings of a batch's targets.
 
     Returns:
         z_v, [n, H].
     """
     encoder = {name: w for name, w in generator.items() if name.startswith("layers.")}
-    return config.network.forward(encoder, batch, None)
+    return network.kernel.forward(encoder, batch, None)
 
 
 def missing_scores(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
@@ -307,24 +311,25 @@ def counted(counts: Tensor, parts: int) -> Tensor:
     return torch.arange(parts, device=counts.device) < counts[:, None]
 
 
-def train_alone(impaired: Impaired, generator: Generator, config: FedSagePlusConfig) -> Generator:
+def train_alone(impaired: Impaired, generator: Generator, config: AveragingSettings) -> Generator:
     """Train the generators of a cohort's clients on their own hidden nodes; nothing is sent."""
+    settings: NeighGen = config.exchange
     values = values_of(generator)
     state, client = init_state("adam", values), impaired.batch.client[-1]
-    for step in range(config.generator_steps):
+    for step in range(settings.generator_steps):
         leaves = as_leaves(values)
         current = with_values(generator, leaves)
-        z = embeddings(current, impaired.batch, config)
+        z = embeddings(current, impaired.batch, config.network)
         # L^d = 1 / |V_i-bar| sum_v smooth L1(n-tilde_v - n_v)
         loss = (count_loss(missing_scores(current, z, client), impaired.missing) * impaired.weight).sum()
         if len(impaired.taught):
-            key = fold(config.seed, "generator noise", step)
+            key = fold(config.run.seed, "generator noise", step)
             noisy = with_noise(z[impaired.taught], key, impaired.ids[impaired.taught])
-            loss = loss + config.feature_weight * feature_loss(leaves[FEATURES], noisy, impaired.candidates)
+            loss = loss + settings.feature_weight * feature_loss(leaves[FEATURES], noisy, impaired.candidates)
         gradients = dict(
             zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
         )
-        values, state = optimizer_step("adam", values, gradients, state, config.generator_lr, 0.0)
+        values, state = optimizer_step("adam", values, gradients, state, settings.generator_lr, 0.0)
     return with_values(generator, values)
 
 
@@ -348,7 +353,7 @@ def generated_features(features: Tensor, noisy: Tensor, client: Tensor, part: in
     return tiled(noisy, matrix, make_tiles(client, len(features)))
 
 
-def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tuple[View, Tensor, Tensor]:
+def mend(cohort: Cohort, generator: Generator, config: AveragingSettings) -> tuple[View, Tensor, Tensor]:
     """Add generated neighbours to every client's subgraph.
 
     In a graph with weights, an edge to a generated neighbour has the mean weight of the client's edges.
@@ -357,15 +362,16 @@ def mend(cohort: Cohort, generator: Generator, config: FedSagePlusConfig) -> tup
         The view of the mended subgraphs, [N] the view's row of each of the cohort's rows, and [K] the number
         of generated neighbours of each client.
     """
+    settings: NeighGen = config.exchange
     exact, rows = in_float64(cohort), torch.arange(cohort.num_rows, device=cohort.id.device)
     with torch.no_grad():
-        batch = encoder_batch(exact, own_view(exact), rows, config)
-        z = embeddings(generator, batch, config)
-        counts = missing_scores(generator, z, cohort.client).round().long().clamp(0, config.generated)
-        noisy = with_noise(z, fold(config.seed, "generator noise", "mending"), cohort.id)
+        batch = encoder_batch(exact, own_view(exact), rows, config.network)
+        z = embeddings(generator, batch, config.network)
+        counts = missing_scores(generator, z, cohort.client).round().long().clamp(0, settings.generated)
+        noisy = with_noise(z, fold(config.run.seed, "generator noise", "mending"), cohort.id)
         features = generator[FEATURES]
         assert isinstance(features, Tensor)
-        of_part = [(counts > part).nonzero()[:, 0] for part in range(config.generated)]
+        of_part = [(counts > part).nonzero()[:, 0] for part in range(settings.generated)]
         new = [
             generated_features(features, noisy[nodes], cohort.client[nodes], part)
             for part, nodes in enumerate(of_part)

@@ -41,17 +41,17 @@ from dataclasses import dataclass, fields
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
-from graphfed.federation.cohort import Cohort
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.averaging import program
 from graphfed.methods.averaging.program import Clients
+from graphfed.methods.averaging.rules import RULE_SETTINGS
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.common.local_training import Prepared, prepare
-from graphfed.methods.config import clients_in_round, sum_protection
-from graphfed.methods.fedsage.config import FedSagePlusConfig
+from graphfed.methods.baselines.isolated import NETWORKS
+from graphfed.methods.fedsage.config import NeighGen
 from graphfed.methods.fedsage.cross_client import MESSAGES, train_across
 from graphfed.methods.fedsage.generator import first_generator, impair, mend, train_alone
-from graphfed.nn.batch import View
+from graphfed.methods.parts import clients_in_round
 
 
 @dataclass(frozen=True)
@@ -61,23 +61,18 @@ class Mended(Clients):
     generated: Located | None = None
 
 
-def prepare_mended(cohort: Cohort, view: View, place: Tensor, config: FedSagePlusConfig) -> Prepared:
-    """Prepare the batches of the mended subgraphs."""
-    return prepare(cohort, view, place, config, personal=False)
-
-
-def setup(fed: Federation, data: Located, task: Task, config: FedSagePlusConfig) -> State:
+def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
     """Train the generators, mend the subgraphs, and prepare the training of the network."""
-    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
+    check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
     fed.begin("training generators of missing neighbours")
     impaired = fed.clients.run(impair, data, config)
     generator = fed.clients.run(first_generator, impaired, task, config)
     generator = fed.clients.run(train_alone, impaired, generator, config)
-    if config.cross_steps and fed.num_clients > 1:
+    if config.exchange.cross_steps and fed.num_clients > 1:
         fed.begin("training generators with gradients from the features of other clients")
         generator = train_across(fed, data, impaired, generator, task, config)
     view, place, generated = fed.clients.run(mend, data, generator, config, outputs=3)
-    prepared = fed.clients.run(prepare_mended, data, view, place, config)
+    prepared = fed.clients.run(program.prepare_view, data, view, place, config)
     state = program.start(fed, prepared, task, config)
     clients: Clients = state.prepared
     known = {f.name: getattr(clients, f.name) for f in fields(Clients)}
@@ -89,7 +84,7 @@ def with_name(generated: Tensor) -> dict[str, Tensor]:
     return {"generated_neighbours": generated}
 
 
-def client_statistics(fed: Federation, state: State, config: FedSagePlusConfig) -> Located:
+def client_statistics(fed: Federation, state: State, config: AveragingSettings) -> Located:
     """Return the number of generated neighbours of each client; nothing is sent.
 
     Returns:
@@ -104,7 +99,10 @@ METHOD = Method(
     summary="every client generates its missing neighbours, then FedAvg on the mended subgraphs",
     paper="Zhang, Yang, Li, Sun, Yiu: Subgraph federated learning with missing neighbor generation. "
     "NeurIPS 2021, arXiv:2106.13430",
-    config=FedSagePlusConfig,
+    config=AveragingSettings,
+    parts={"of_rule": RULE_SETTINGS, "exchange": NeighGen},
+    offers={"backbone": NETWORKS},
+    check_settings=program.check_settings,
     setup=setup,
     round=program.round,
     predict=program.predict,

@@ -23,7 +23,6 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.errors import InputError
@@ -34,8 +33,20 @@ from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import forecasting
 from graphfed.methods.common.forecasting import Standardised, Weights
 from graphfed.methods.common.sizes import SeriesExtent, num_moments, recurrent_numbers
-from graphfed.methods.config import keeps_client_state
 from graphfed.methods.forecasters import recurrent
+from graphfed.methods.forecasters.recurrent import Passes
+from graphfed.methods.parts import (
+    ClientOptimizer,
+    Protocols,
+    Recurrent,
+    Run,
+    Sequences,
+    Sums,
+    Training,
+    Windows,
+    keeps_client_state,
+)
+from graphfed.methods.settings import settings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.optim import AdamState
 
@@ -43,9 +54,9 @@ from graphfed.nn.optim import AdamState
 MAX_BYTES = 4 * 2**30
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class FmtlConfig(recurrent.LocalGruConfig):
-    """The settings of federated multi-task learning."""
+@settings
+class Penalty:
+    """The penalty on the weights of neighbours."""
 
     coupling: float = Field(
         default=0.1, ge=0, allow_inf_nan=False, description="weight of the penalty (lambda_1)"
@@ -54,6 +65,22 @@ class FmtlConfig(recurrent.LocalGruConfig):
         default="squared",
         description="the penalty on neighbours' weights: their squared distance, or their distance",
     )
+
+
+@settings
+class FmtlConfig:
+    """The settings of federated multi-task learning."""
+
+    run: Run = Run()
+    training: Training = Training()
+    client_optimizer: ClientOptimizer = ClientOptimizer()
+    protocols: Protocols = Protocols()
+    sums: Sums = Sums()
+    windows: Windows = Windows()
+    recurrent: Recurrent = Recurrent()
+    sequences: Sequences = Sequences()
+    passes: Passes = Passes()
+    penalty: Penalty = Penalty()
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +126,10 @@ def outgoing_edges(rows: Tensor, config: FmtlConfig) -> Neighbours:
     memory.
     """
     client, other = rows.nonzero(as_tuple=True)
-    weights = sum(w.numel() for w in recurrent.first_forecaster(config, "cpu").values())
+    drawn = recurrent.first_forecaster(config.recurrent, config.run.seed, "cpu")
+    weights = sum(w.numel() for w in drawn.values())
     size = weights * len(client) * torch.get_default_dtype().itemsize
-    if config.penalty == "norm" and size > MAX_BYTES:
+    if config.penalty.penalty == "norm" and size > MAX_BYTES:
         raise InputError(
             f"penalty=norm stores the {weights} weights of {len(client)} neighbours, {size / 2**30:.1f} GiB, "
             f"more than the {MAX_BYTES / 2**30:.0f} GiB allowed in a process; use penalty=squared, a smaller "
@@ -129,7 +157,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: FmtlConfig) -> 
     route = fed.exchange_route(fed.clients.run(neighbour_ids, data.series, rows), name="wanted")
     neighbours = fed.clients.run(outgoing_edges, rows, config)
     # The names of the parts follow from the settings and are public.
-    names = tuple(recurrent.first_forecaster(config, "cpu"))
+    names = tuple(recurrent.first_forecaster(config.recurrent, config.run.seed, "cpu"))
     return State(alone.values, Prepared(data, alone.prepared.training, neighbours, route, names))
 
 
@@ -167,8 +195,8 @@ def train(
     """
 
     def penalty(own: Weights) -> Tensor:
-        form = squared_distances if config.penalty == "squared" else distances
-        return config.coupling * form(own, received, neighbours)
+        form = squared_distances if config.penalty.penalty == "squared" else distances
+        return config.penalty.coupling * form(own, received, neighbours)
 
     return recurrent.pass_over(data, weights, optimizer, config, number, penalty)
 
@@ -202,7 +230,7 @@ def round(fed: Federation, state: State, config: FmtlConfig, number: int) -> Sta
     for name in prepared.names:
         local_part = fed.clients.run(select_part, state.weights, name)
         part = fed.exchange(local_part, prepared.route, name="neighbour_weights", grad=False)
-        if config.penalty == "squared":
+        if config.penalty.penalty == "squared":
             part = fed.clients.run(sum_of_neighbours, part, prepared.neighbours, state.weights)
         parts.append(part)
     weights, optimizer = fed.clients.run(
@@ -223,8 +251,8 @@ def checkpoint(extent: SeriesExtent, config: FmtlConfig) -> int:
     """Count the numbers of a checkpoint: every sensor's network of the latest and the best round, and its
     optimiser.
     """
-    moments = num_moments(config) if keeps_client_state(config) else 0
-    return (2 + moments) * extent.sensors * recurrent_numbers(config)
+    moments = num_moments(config.training.optimizer) if keeps_client_state(config) else 0
+    return (2 + moments) * extent.sensors * recurrent_numbers(config.recurrent)
 
 
 METHOD = Method(

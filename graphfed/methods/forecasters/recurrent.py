@@ -14,10 +14,10 @@ Shapes are those of `common.forecasting`: K clients, P of them take part, W wind
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.data.sensors.windows import TimeSplit
@@ -25,11 +25,21 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of, windows
-from graphfed.methods import config as groups
 from graphfed.methods.averaging import program as averaging
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import forecasting
 from graphfed.methods.common.forecasting import Batch, Standardised, Weights
+from graphfed.methods.parts import (
+    ClientOptimizer,
+    Protocols,
+    Recurrent,
+    Run,
+    Sequences,
+    Sums,
+    Training,
+    Windows,
+)
+from graphfed.methods.settings import settings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn import gru
 from graphfed.nn.optim import AdamState, choose_rows, init_state
@@ -44,27 +54,50 @@ PAPER = (
 DEFAULTS = {"hidden": 100}
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class GruConfig(
-    groups.SequenceTrainingSettings,
-    groups.RecurrentLayerSettings,
-    groups.RecurrentSettings,
-    groups.WindowSettings,
-    groups.AggregationSettings,
-    groups.ProtocolSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of a recurrent forecaster."""
+@settings
+class GruConfig:
+    """The settings of a recurrent forecaster that is trained at the server."""
+
+    run: Run = Run()
+    training: Training = Training()
+    protocols: Protocols = Protocols()
+    sums: Sums = Sums()
+    windows: Windows = Windows()
+    recurrent: Recurrent = Recurrent()
+    sequences: Sequences = Sequences()
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class LocalGruConfig(groups.ClientStateSettings, GruConfig):
-    """The settings of recurrent forecasters that are trained at the sensors."""
+@settings
+class Passes:
+    """How long clients train in a round."""
 
     local_epochs: int = Field(
         default=1, ge=1, description="number of passes of a client over its windows in a round"
     )
+
+
+@settings
+class LocalGruConfig:
+    """The settings of recurrent forecasters that are trained at the sensors."""
+
+    run: Run = Run()
+    training: Training = Training()
+    client_optimizer: ClientOptimizer = ClientOptimizer()
+    protocols: Protocols = Protocols()
+    sums: Sums = Sums()
+    windows: Windows = Windows()
+    recurrent: Recurrent = Recurrent()
+    sequences: Sequences = Sequences()
+    passes: Passes = Passes()
+
+
+class LocalTraining(forecasting.ForecastTraining, Protocol):
+    """Settings with the parts that training at the sensors reads."""
+
+    @property
+    def client_optimizer(self) -> ClientOptimizer: ...
+    @property
+    def passes(self) -> Passes: ...
 
 
 @dataclass(frozen=True)
@@ -85,15 +118,15 @@ class Prepared:
 # ---- one forecaster ----------------------------------------------------------------------------------------
 
 
-def first_forecaster(config: GruConfig, device: str) -> dict[str, Tensor]:
+def first_forecaster(recurrent: Recurrent, seed: int, device: str) -> dict[str, Tensor]:
     """Draw shared first weights; every place draws the same from the seed."""
     widths = gru.Forecaster(
-        encoder=config.hidden,
-        decoder=config.hidden,
-        layers=config.layers,
-        encoder_only=int(config.missing_mask),
+        encoder=recurrent.hidden,
+        decoder=recurrent.hidden,
+        layers=recurrent.layers,
+        encoder_only=int(recurrent.missing_mask),
     )
-    return {k: w.to(device) for k, w in gru.init(fold(config.seed, "weights"), widths).items()}
+    return {k: w.to(device) for k, w in gru.init(fold(seed, "weights"), widths).items()}
 
 
 def forecast_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | None = None) -> Tensor:
@@ -128,12 +161,12 @@ def forecast_from(data: Standardised, weights: Weights, starts: Tensor, layers: 
 
 def setup_central(fed: Federation, data: SensorData, task: Task, config: GruConfig) -> State:
     """Agree on the common scale and send the training readings to the server."""
-    check_sums(fed, config.aggregation, int(fed.roster.sum()))
+    check_sums(fed, config.sums.aggregation, int(fed.roster.sum()))
     split = forecasting.common_split(fed, data.network)
     scaler = forecasting.fit_scaler(fed, data.series, config)
     training = forecasting.pool(fed, data, scaler, split, "train", config)
     values = {
-        "weights": fed.server.run(first_forecaster, config, str(fed.device)),
+        "weights": fed.server.run(first_forecaster, config.recurrent, config.run.seed, str(fed.device)),
         "scaler": scaler,
         "optimizer": fed.server.run(dict),
     }
@@ -147,16 +180,16 @@ def train_central(
 
     A training step is on `batch` windows of every sensor.
     """
-    starts = data.starts("train")
-    steps = -(-len(starts) // config.batch)
+    starts, size, training = data.starts("train"), config.sequences.batch, config.training
+    steps = -(-len(starts) // size)
     step = (number - 1) * steps
-    order = permutation(fold(config.seed, "windows", number, 0), len(starts)).to(starts.device)
-    for part in forecasting.parts_of(len(order), config.batch):
+    order = permutation(fold(config.run.seed, "windows", number, 0), len(starts)).to(starts.device)
+    for part in forecasting.parts_of(len(order), size):
         batch = forecasting.batch_of(data, starts[order[part]])
         teach = forecasting.teaching(config, "clients", step, steps)
-        gradients = gradients_alone(weights, batch, config.layers, teach)
+        gradients = gradients_alone(weights, batch, config.recurrent.layers, teach)
         mean = {name: g / data.num_clients for name, g in gradients.items()}
-        weights, optimizer = forecasting.descend(weights, mean, optimizer, config, config.lr)
+        weights, optimizer = forecasting.descend(weights, mean, optimizer, training, training.lr)
         step += 1
     return weights, optimizer
 
@@ -181,14 +214,18 @@ def predict_central(fed: Federation, state: State, config: GruConfig, target: st
     assert prepared.split is not None
     sent = forecasting.pool(fed, prepared.data, state.values["scaler"], prepared.split, target, config)
     count = len(starts_of(prepared.split, target))
-    forecasts = fed.server.run(forecast_first, sent, state.weights, count, config.layers)
-    return fed.scatter(forecasts, name="forecasts", grad=False, like=forecasting.windows_form(config.horizon))
+    forecasts = fed.server.run(forecast_first, sent, state.weights, count, config.recurrent.layers)
+    return fed.scatter(
+        forecasts, name="forecasts", grad=False, like=forecasting.windows_form(config.windows.horizon)
+    )
 
 
 # ---- training at the sensors -------------------------------------------------------------------------------
 
 
-def scaled(fed: Federation, data: SensorData, scaler: Located, config: GruConfig) -> Located:
+def scaled(
+    fed: Federation, data: SensorData, scaler: Located, config: forecasting.ForecastTraining
+) -> Located:
     """Send the common scale to the clients, which standardise their series."""
     sent = fed.broadcast(scaler, name="scaler", grad=False, like=forecasting.scaler_form())
     return fed.clients.run(forecasting.standardise, data.series, fed.present(), sent, config)
@@ -198,7 +235,7 @@ def pass_over(
     data: Standardised,
     weights: Weights,
     optimizer: AdamState,
-    config: LocalGruConfig,
+    config: LocalTraining,
     number: int,
     penalty: Callable[[Weights], Tensor] | None = None,
 ) -> tuple[dict[str, Tensor], AdamState]:
@@ -215,21 +252,22 @@ def pass_over(
     Returns:
         Weights, and the optimiser states for the next round: {} with client_state=reset.
     """
-    starts, own = data.starts("train"), dict(weights)
-    before = optimizer or init_state(config.optimizer, own)
-    steps = config.local_epochs * -(-len(starts) // config.batch)
+    starts, own, training = data.starts("train"), dict(weights), config.training
+    before = optimizer or init_state(training.optimizer, own)
+    epochs, size, layers = config.passes.local_epochs, config.sequences.batch, config.recurrent.layers
+    steps = epochs * -(-len(starts) // size)
     step = (number - 1) * steps
-    for epoch in range(config.local_epochs):
-        order = permutation(fold(config.seed, "windows", number, epoch), len(starts)).to(starts.device)
-        for part in forecasting.parts_of(len(order), config.batch):
+    for epoch in range(epochs):
+        order = permutation(fold(config.run.seed, "windows", number, epoch), len(starts)).to(starts.device)
+        for part in forecasting.parts_of(len(order), size):
             batch = forecasting.batch_of(data, starts[order[part]])
             teach = forecasting.teaching(config, "clients", step, steps)
-            gradients = gradients_alone(own, batch, config.layers, teach)
+            gradients = gradients_alone(own, batch, layers, teach)
             if penalty is not None:
                 leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
                 more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
                 gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
-            own, optimizer = forecasting.descend(own, gradients, optimizer, config, config.lr)
+            own, optimizer = forecasting.descend(own, gradients, optimizer, training, training.lr)
             step += 1
     read = windows(data.weight, starts, data.split.lags, data.split.horizon)
     has_data = read.flatten(1).any(1)
@@ -239,7 +277,7 @@ def pass_over(
             name: {k: choose_rows(has_data, x, before[name][k]) for k, x in part.items()}
             for name, part in optimizer.items()
         }
-    return own, optimizer if config.client_state == "keep" else {}
+    return own, optimizer if config.client_optimizer.client_state == "keep" else {}
 
 
 def forecast_target(data: Standardised, weights: Weights, target: str, layers: int) -> Tensor:
@@ -250,13 +288,13 @@ def forecast_target(data: Standardised, weights: Weights, target: str, layers: i
 # ---- a forecaster of its own at every sensor ---------------------------------------------------------------
 
 
-def own_forecasters(data: Standardised, config: GruConfig) -> dict[str, Tensor]:
+def own_forecasters(data: Standardised, recurrent: Recurrent, seed: int) -> dict[str, Tensor]:
     """Copy the first weights for every client, [P, ...]."""
-    shared = first_forecaster(config, str(data.value.device))
+    shared = first_forecaster(recurrent, seed, str(data.value.device))
     return {k: w.clone() for k, w in forecasting.expanded(shared, data.num_clients).items()}
 
 
-def setup_own(fed: Federation, data: SensorData, config: LocalGruConfig, method: str) -> State:
+def setup_own(fed: Federation, data: SensorData, config: LocalTraining, method: str) -> State:
     """Agree on the common scale and copy the first weights for every sensor.
 
     Raises:
@@ -268,10 +306,10 @@ def setup_own(fed: Federation, data: SensorData, config: LocalGruConfig, method:
             f"{method} trains weights for every sensor, and a sensor that training does not see has none; "
             "use gru_fedavg or cnfgnn, or another split"
         )
-    check_sums(fed, config.aggregation, fed.num_clients)
+    check_sums(fed, config.sums.aggregation, fed.num_clients)
     scaler = forecasting.fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
-    own = fed.clients.run(own_forecasters, training, config)
+    own = fed.clients.run(own_forecasters, training, config.recurrent, config.run.seed)
     values = {"weights": own, "scaler": scaler, "optimizer": fed.clients.run(dict)}
     return State(values, Prepared(data, training))
 
@@ -290,11 +328,11 @@ def round_local(fed: Federation, state: State, config: LocalGruConfig, number: i
     return State({**state.values, "weights": weights, "optimizer": optimizer}, state.prepared)
 
 
-def predict_own(fed: Federation, state: State, config: LocalGruConfig, target: str) -> Located:
+def predict_own(fed: Federation, state: State, config: LocalTraining, target: str) -> Located:
     """Forecast at every client with its own weights and its own series."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     own = fed.clients.run(forecasting.of_present, state.weights, fed.present())
-    return fed.clients.run(forecast_target, series, own, target, config.layers)
+    return fed.clients.run(forecast_target, series, own, target, config.recurrent.layers)
 
 
 # ---- averaged forecasters ----------------------------------------------------------------------------------
@@ -302,15 +340,15 @@ def predict_own(fed: Federation, state: State, config: LocalGruConfig, target: s
 
 def setup_fedavg(fed: Federation, data: SensorData, task: Task, config: LocalGruConfig) -> State:
     """Agree on the common scale and draw the first weights."""
-    check_sums(fed, config.aggregation, int(fed.roster.sum()))
+    check_sums(fed, config.sums.aggregation, int(fed.roster.sum()))
     scaler = forecasting.fit_scaler(fed, data.series, config)
     training = scaled(fed, data, scaler, config)
-    device = str(fed.device)
-    fed.expect("model", first_forecaster, config, device)
+    first = (config.recurrent, config.run.seed, str(fed.device))
+    fed.expect("model", first_forecaster, *first)
     values = {
-        "weights": fed.server.run(first_forecaster, config, device),
+        "weights": fed.server.run(first_forecaster, *first),
         "scaler": scaler,
-        "own": fed.clients.run(first_forecaster, config, device),
+        "own": fed.clients.run(first_forecaster, *first),
         "optimizer": fed.clients.run(dict),
     }
     return State(values, Prepared(data, training))
@@ -337,7 +375,7 @@ def predict_shared(fed: Federation, state: State, config: LocalGruConfig, target
     """Forecast at each sensor from its own series with the shared weights."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
     weights = fed.broadcast(state.weights, name="model", grad=False)
-    return fed.clients.run(forecast_target, series, weights, target, config.layers)
+    return fed.clients.run(forecast_target, series, weights, target, config.recurrent.layers)
 
 
 # ---- the methods -------------------------------------------------------------------------------------------

@@ -6,19 +6,22 @@ Every sensor forecasts from its own series alone, so nothing is sent.
 from dataclasses import replace
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.series import MINUTES_PER_DAY, SensorData, Series, windows
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
-from graphfed.methods.config import CommonSettings, WindowSettings
+from graphfed.methods.parts import Run, Windows
+from graphfed.methods.settings import settings
 from graphfed.methods.tasks import FORECASTING
 
 
-@dataclass(frozen=True, config={"extra": "forbid"})
-class UntrainedConfig(WindowSettings, CommonSettings):
+@settings
+class UntrainedConfig:
     """The settings of a forecast without training."""
+
+    run: Run = Run()
+    windows: Windows = Windows()
 
 
 def setup(fed: Federation, data: SensorData, task: Task, config: UntrainedConfig) -> State:
@@ -36,7 +39,7 @@ def round(fed: Federation, state: State, config: UntrainedConfig, number: int) -
 
 def predict_last(fed: Federation, state: State, config: UntrainedConfig, target: str) -> Located:
     """Repeat the last reading at each sensor."""
-    return fed.clients.run(repeat_last, state.prepared.series, fed.present(), target, config.missing)
+    return fed.clients.run(repeat_last, state.prepared.series, fed.present(), target, config.windows.missing)
 
 
 def repeat_last(series: Series, present: Tensor, target: str, missing: str) -> Tensor:
@@ -69,7 +72,9 @@ def own_mean(series: Series) -> Tensor:
 
 def predict_average(fed: Federation, state: State, config: UntrainedConfig, target: str) -> Located:
     """Forecast the mean of the past at each sensor."""
-    return fed.clients.run(average_of_past, state.prepared.series, fed.present(), target, config.missing)
+    return fed.clients.run(
+        average_of_past, state.prepared.series, fed.present(), target, config.windows.missing
+    )
 
 
 def average_of_past(series: Series, present: Tensor, target: str, missing: str) -> Tensor:

@@ -1,29 +1,21 @@
 """The settings of SAPGNN."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
-from pydantic.dataclasses import dataclass as config_dataclass
 
 from graphfed.errors import InputError, shown
-from graphfed.methods import config as groups
 from graphfed.methods.base import Task
-from graphfed.methods.common.entity_alignment import AlignmentSettings
-from graphfed.methods.common.split_learning import SplitSettings
+from graphfed.methods.common.entity_alignment import NodeIds
+from graphfed.methods.common.split_learning import GradientSums, Predictor
+from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Selection, Training
+from graphfed.methods.settings import Unless, settings
 from graphfed.nn.maxpool import UPDATES
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class SapgnnConfig(
-    SplitSettings,
-    AlignmentSettings,
-    groups.ProtocolSettings,
-    groups.ClassWeightSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
-    """The settings of SAPGNN."""
+@settings
+class LayerForm:
+    """What clients and server compute in every layer."""
 
     maps: Literal["linear", "identity"] = Field(
         default="linear",
@@ -34,20 +26,9 @@ class SapgnnConfig(
         default="concat", description="how a node's own part and the maximum over its neighbours are combined"
     )
     aggr: Literal["max", "min"] = Field(default="max", description="pooling over neighbours and over clients")
-    norm: Literal["off", "batch"] = Field(default="off", description="normalisation at the server")
-    pooling: Literal["plaintext", "secure"] = Field(
-        default="plaintext",
-        description="maximum over clients: by the server in plaintext, or by a secure protocol that shows "
-        "the server only the maximum",
+    norm: Annotated[Literal["off", "batch"], Unless("layers", 1)] = Field(
+        default="off", description="normalisation at the server"
     )
-    batch_size: int | None = Field(
-        default=None, ge=1, description="number of training nodes in a step; none: all of them"
-    )
-
-    @property
-    def architecture(self) -> str:
-        """The name of the architecture in reports."""
-        return "maxpool"
 
     @field_validator("update", mode="before")
     @classmethod
@@ -60,6 +41,39 @@ class SapgnnConfig(
             )
         return update
 
+    @property
+    def sends_features(self) -> bool:
+        """Whether the first layer's uploads are the features and their maxima over neighbours.
+
+        They are the same in every round, so they are sent once.
+        """
+        return self.maps == "identity" and not UPDATES[self.update].weighted
+
+
+@settings
+class SapgnnConfig:
+    """The settings of SAPGNN."""
+
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    protocols: Protocols = Protocols()
+    ids: NodeIds = NodeIds()
+    predictor: Predictor = Predictor()
+    gradient_sums: GradientSums = GradientSums()
+    form: LayerForm = LayerForm()
+    pooling: Literal["plaintext", "secure"] = Field(
+        default="plaintext",
+        description="maximum over clients: by the server in plaintext, or by a secure protocol that shows "
+        "the server only the maximum",
+    )
+    batch_size: int | None = Field(
+        default=None, ge=1, description="number of training nodes in a step; none: all of them"
+    )
+
 
 def output_widths(task: Task, config: SapgnnConfig) -> list[int]:
     """Return the widths of the embeddings.
@@ -67,8 +81,9 @@ def output_widths(task: Task, config: SapgnnConfig) -> list[int]:
     Returns:
         The width d_l of the embedding that enters each layer, and the width of the last layer's output.
     """
-    last = task.num_classes if config.predictor == "server" else config.hidden
-    return [task.num_features, *[config.hidden] * (config.layers - 1), last]
+    hidden = config.network.hidden
+    last = task.num_classes if config.predictor.predictor == "server" else hidden
+    return [task.num_features, *[hidden] * (config.network.layers - 1), last]
 
 
 def uploaded_width(width: int, config: SapgnnConfig) -> int:
@@ -77,7 +92,8 @@ def uploaded_width(width: int, config: SapgnnConfig) -> int:
     Args:
         width: The width d_l of the embedding that enters the layer.
     """
-    return UPDATES[config.update].width * (config.hidden if config.maps == "linear" else width)
+    form = config.form
+    return UPDATES[form.update].width * (config.network.hidden if form.maps == "linear" else width)
 
 
 def has_local_weights(config: SapgnnConfig) -> bool:
@@ -86,15 +102,5 @@ def has_local_weights(config: SapgnnConfig) -> bool:
     Returns:
         False if messages and updates have no weights and the predictor is at the server.
     """
-    return config.maps == "linear" or UPDATES[config.update].weighted or config.predictor == "clients"
-
-
-def sends_features(config: SapgnnConfig) -> bool:
-    """Return whether the first layer's uploads are the features and their maxima over neighbours.
-
-    They are the same in every round, so they are sent once.
-
-    Returns:
-        True with maps=identity and an update without weights.
-    """
-    return config.maps == "identity" and not UPDATES[config.update].weighted
+    weighted = config.form.maps == "linear" or UPDATES[config.form.update].weighted
+    return weighted or config.predictor.predictor == "clients"

@@ -19,7 +19,7 @@ from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import NamedCohort, common_seed
 from graphfed.methods.common.split_learning import Weights, initial_predictor, multiply_rows, predict_rows
-from graphfed.methods.sapgnn.config import SapgnnConfig, output_widths, sends_features, uploaded_width
+from graphfed.methods.sapgnn.config import LayerForm, SapgnnConfig, output_widths, uploaded_width
 from graphfed.nn.layers import Dropout
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, spmm
@@ -39,15 +39,16 @@ def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
         ``layers.l.tropical`` [H, H] with update=tropical; ``predictor.weight`` [H, C] and
         ``predictor.bias`` [C] with predictor=clients.
     """
-    key, weights = fold(common_seed(config), "sapgnn"), {}
+    form, hidden = config.form, config.network.hidden
+    key, weights = fold(common_seed(config.ids, config.run.seed), "sapgnn"), {}
     for layer, width in enumerate(output_widths(task, config)[:-1]):
-        mapped = config.hidden if config.maps == "linear" else width
-        if config.maps == "linear":
+        mapped = hidden if form.maps == "linear" else width
+        if form.maps == "linear":
             for name in ("self", "message"):
                 weights[f"layers.{layer}.{name}"] = glorot(fold(key, layer, name), width, mapped)
-        if UPDATES[config.update].weighted:
+        if UPDATES[form.update].weighted:
             weights[f"layers.{layer}.tropical"] = glorot(fold(key, layer, "tropical"), mapped, mapped)
-    weights |= initial_predictor(key, task, config.hidden, config)
+    weights |= initial_predictor(key, task, hidden, config.predictor)
     return {name: w.to(device) for name, w in weights.items()}
 
 
@@ -58,11 +59,11 @@ def initial_global(device: str, task: Task, config: SapgnnConfig) -> Weights:
         For every layer l, ``layers.l.weight`` [u_l, d_{l+1}] and ``layers.l.bias`` [d_{l+1}]; with
         norm=batch, ``layers.l.gain`` [d_{l+1}] of all layers but the last.
     """
-    key, weights = fold(config.seed, "sapgnn"), {}
+    key, weights = fold(config.run.seed, "sapgnn"), {}
     for layer, (width, out) in enumerate(pairwise(output_widths(task, config))):
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), uploaded_width(width, config), out)
         weights[f"layers.{layer}.bias"] = torch.zeros(out)
-        if config.norm == "batch" and layer < config.layers - 1:
+        if config.form.norm == "batch" and layer < config.network.layers - 1:
             weights[f"layers.{layer}.gain"] = torch.ones(out)
     return {name: w.to(device) for name, w in weights.items()}
 
@@ -166,12 +167,13 @@ def pass_rows(clients: NamedCohort, config: SapgnnConfig, *outputs: Tensor) -> P
         else:
             layers.append(layer_rows(clients, into, rows))
     apart = None
-    if isinstance(x, SparseMatrix) and needs_parts(config.aggregation) and cohort.num_clients > 1:
+    apart_sums = needs_parts(config.gradient_sums.aggregation) and cohort.num_clients > 1
+    if isinstance(x, SparseMatrix) and apart_sums:
         # One product with all clients' copies stacked gives each row the product with its client's copy.
         columns = x.indices + cohort.client[first_rows][x.row] * x.shape[1]
         shape = (x.shape[0], cohort.num_clients * x.shape[1])
         apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
-    if isinstance(x, SparseMatrix) and config.maps == "identity" and not sends_features(config):
+    if isinstance(x, SparseMatrix) and config.form.maps == "identity" and not config.form.sends_features:
         x = x.to_dense()
     return PassRows(x, apart, tuple(layers))
 
@@ -185,7 +187,7 @@ def entering(rows: PassRows) -> Rows:
     return rows.x
 
 
-def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config: SapgnnConfig) -> Tensor:
+def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, form: LayerForm) -> Tensor:
     """Compute the local embeddings z^p of a layer at a cohort's clients.
 
     With aggr=min the result is negated, so that the server takes a maximum: min(x) = -max(-x).
@@ -201,9 +203,9 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config:
     Reference:
         Eqs. (4) to (6).
     """
-    update, edges = UPDATES[config.update], rows.layers[layer]
+    update, edges = UPDATES[form.update], rows.layers[layer]
     weight = local.get(f"layers.{layer}.tropical")
-    if config.maps == "linear":
+    if form.maps == "linear":
         both = torch.cat([local[f"layers.{layer}.{name}"] for name in ("self", "message")], -1)
         self_part, message = multiply_rows(h, rows.x_apart, both, edges.tiles).chunk(2, 1)  # Eq. (4)
     else:
@@ -213,33 +215,31 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, config:
     if weight is not None and weight.dim() == 3:
         client = edges.client if edges.self_rows is None else edges.client[edges.self_rows]
         weight = weight.index_select(0, client)
-    if config.aggr == "min":
+    if form.aggr == "min":
         message, weight = -message, None if weight is None else -weight
         self_part = -self_part if update.odd else self_part
     pooled = neighbour_max(edges.pattern, message)  # Eq. (5)
     return update.apply(self_part, pooled, weight)  # Eq. (6)
 
 
-def own_features(rows: PassRows, config: SapgnnConfig) -> Rows:
+def own_features(rows: PassRows, form: LayerForm) -> Rows:
     """Return the first layer's h_i, which the paper's identity messages upload.
 
     Args:
-        config: With aggr=min and an odd update the features are negated.
+        form: With aggr=min and an odd update the features are negated.
 
     Returns:
         Features, [N, F].
     """
-    return _negate(rows.x) if config.aggr == "min" and UPDATES[config.update].odd else rows.x
+    return _negate(rows.x) if form.aggr == "min" and UPDATES[form.update].odd else rows.x
 
 
-def neighbour_features(
-    clients: NamedCohort, rows: PassRows, with_edges: Tensor, config: SapgnnConfig
-) -> Rows:
+def neighbour_features(clients: NamedCohort, rows: PassRows, with_edges: Tensor, form: LayerForm) -> Rows:
     """Compute the first layer's a_i^p = max_j x_j, which the paper's identity messages upload.
 
     Args:
         with_edges: The rows that have a neighbour at their client, [n].
-        config: With aggr=min the features are negated.
+        form: With aggr=min the features are negated.
 
     Returns:
         Maxima over neighbours, [n, F]; sparse if the features are.
@@ -250,7 +250,7 @@ def neighbour_features(
     source, target = clients.cohort.edge_index
     place = torch.full((clients.cohort.num_rows,), -1, device=with_edges.device)
     place[with_edges] = torch.arange(len(with_edges), device=with_edges.device)
-    x = _negate(rows.x) if config.aggr == "min" else rows.x
+    x = _negate(rows.x) if form.aggr == "min" else rows.x
     if isinstance(x, SparseMatrix):
         order = torch.argsort(place[target], stable=True)
         return sparse_maxima(x.select_rows(source[order]), place[target][order], len(with_edges))
@@ -304,7 +304,7 @@ def mark_needed(table: RouteTable, needs: RouteTable) -> Tensor:
 
 
 def first_embedding(
-    features: Rows, maxima: Rows, table: RouteTable, with_edges: RouteTable, config: SapgnnConfig
+    features: Rows, maxima: Rows, table: RouteTable, with_edges: RouteTable, update: str
 ) -> Rows:
     """Compute the first layer's z from the features and maxima that clients sent once (maps=identity).
 
@@ -324,7 +324,7 @@ def first_embedding(
     """
     place = torch.searchsorted(table.ids, with_edges.ids)
     count, width = len(table.ids), features.shape[1]
-    if isinstance(features, SparseMatrix) and isinstance(maxima, SparseMatrix) and config.update == "concat":
+    if isinstance(features, SparseMatrix) and isinstance(maxima, SparseMatrix) and update == "concat":
         row = torch.cat([features.row, place[maxima.row]])
         column = torch.cat([features.indices, maxima.indices + width])
         values = torch.cat([features.values, maxima.values])
@@ -332,7 +332,7 @@ def first_embedding(
     features, maxima = (m.to_dense() if isinstance(m, SparseMatrix) else m for m in (features, maxima))
     pooled = features.new_full(features.shape, -torch.inf)
     pooled[place] = maxima
-    return UPDATES[config.update].apply(features, pooled, None)
+    return UPDATES[update].apply(features, pooled, None)
 
 
 def rows_at(z: Rows, table: RouteTable, of: RouteTable) -> Rows:
@@ -372,14 +372,14 @@ def global_embedding(
     if not isinstance(z, SparseMatrix):
         # A node without a neighbour at any client is -inf after pooling. It becomes 0.
         z = z.masked_fill(z.isneginf(), 0)
-    z = _negate(z) if config.aggr == "min" else z
+    z = _negate(z) if config.form.aggr == "min" else z
     weight = global_[f"layers.{layer}.weight"]
     # Eq. (8)
     h = (spmm(z, weight) if isinstance(z, SparseMatrix) else z @ weight) + global_[f"layers.{layer}.bias"]
-    if layer == config.layers - 1:
+    if layer == config.network.layers - 1:
         return h
     gain = global_.get(f"layers.{layer}.gain")
     if gain is not None:
         h = (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt() * gain
     h = h.relu()
-    return h if key is None else Dropout(config.dropout, key).rows(h, table.ids, layer)
+    return h if key is None else Dropout(config.network.dropout, key).rows(h, table.ids, layer)

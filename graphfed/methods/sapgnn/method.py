@@ -71,7 +71,7 @@ from graphfed.methods.common.split_learning import (
     step,
     sum_gradients,
 )
-from graphfed.methods.sapgnn.config import SapgnnConfig, has_local_weights, sends_features
+from graphfed.methods.sapgnn.config import LayerForm, SapgnnConfig, has_local_weights
 from graphfed.methods.sapgnn.layers import (
     all_rows,
     entering,
@@ -129,19 +129,19 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
     clients = aligned.clients
     fed.begin("preparing the layers")
     everything = fed.clients.run(all_rows, clients)
-    rows = fed.clients.run(pass_rows, clients, config, *[everything] * config.layers)
+    rows = fed.clients.run(pass_rows, clients, config, *[everything] * config.network.layers)
     helped = open_maximum(fed, config.pooling, name="sapgnn/pooling")
     planned = plan_maximum(fed, aligned.route, helped)
-    once = sends_features(config)
-    first = features_once(fed, aligned, rows, helped, planned, config) if once else None
-    whole = Pass(rows, ((aligned.route, planned),) * config.layers, first)
+    once = config.form.sends_features
+    first = features_once(fed, aligned, rows, helped, planned, config.form) if once else None
+    whole = Pass(rows, ((aligned.route, planned),) * config.network.layers, first)
     local = fed.clients.run(initial_local_at, clients, task, config)
     global_ = fed.server.run(initial_global, str(fed.device), task, config)
     values = {
         "local": local,
         "global": global_,
-        "local_optimizer": fed.clients.run(initial_optimizer, local, config),
-        "global_optimizer": fed.server.run(initial_optimizer, global_, config),
+        "local_optimizer": fed.clients.run(initial_optimizer, local, config.training),
+        "global_optimizer": fed.server.run(initial_optimizer, global_, config.training),
     }
     batches = make_batches(fed, aligned, helped, whole, everything, config)
     return State(values, Prepared(clients, whole, batches))
@@ -157,21 +157,21 @@ def features_once(
     rows: Located,
     helped: HelperSession | None,
     planned: MaximumRoute,
-    config: SapgnnConfig,
+    form: LayerForm,
 ) -> Located:
     """Send the features and their maxima over neighbours once (the paper's identity messages).
 
     These uploads are the same in every round, so the server computes the first layer's z here and keeps it.
     """
-    features = fed.clients.run(own_features, rows, config)
+    features = fed.clients.run(own_features, rows, form)
     features = protected_max(fed, features, planned, name="sapgnn/features", grad=False)
     with_edges = fed.clients.run(rows_with_edges, aligned.clients)
     edge_route = aligned.route_of(fed, with_edges, name="sapgnn/ids_with_edges")
-    maxima = fed.clients.run(neighbour_features, aligned.clients, rows, with_edges, config)
+    maxima = fed.clients.run(neighbour_features, aligned.clients, rows, with_edges, form)
     edge_plan = plan_maximum(fed, edge_route, helped)
     maxima = protected_max(fed, maxima, edge_plan, name="sapgnn/neighbour_features", grad=False)
     tables = fed.table(aligned.route), fed.table(edge_route)
-    return fed.server.run(first_embedding, features, maxima, *tables, config)
+    return fed.server.run(first_embedding, features, maxima, *tables, form.update)
 
 
 def make_batches(
@@ -196,7 +196,7 @@ def make_batches(
         needs = fed.clients.run(chosen_rows, clients, chosen)
         outputs: list[Located] = []
         routes: list[Route] = []
-        for _ in range(config.layers):
+        for _ in range(config.network.layers):
             needed = aligned.route_of(fed, needs, name="sapgnn/batch_needs")
             flags = fed.server.run(mark_needed, every, fed.table(needed))
             flags = fed.download(
@@ -242,12 +242,12 @@ def forward(
 ) -> Located:
     """Run Algorithm 1 for some nodes; return the last layer's embeddings, [n, d] at their clients."""
     h = fed.clients.run(entering, part.rows)
-    form = TensorForm(torch.get_default_dtype(), (config.hidden,))
+    form = TensorForm(torch.get_default_dtype(), (config.network.hidden,))
     for layer, (route, planned) in enumerate(part.routes):  # Alg. 1, l. 1
         if layer == 0 and part.first is not None:
             z = part.first
         else:
-            z = fed.clients.run(local_embedding, h, part.rows, local, layer, config)  # Alg. 1, l. 3
+            z = fed.clients.run(local_embedding, h, part.rows, local, layer, config.form)  # Alg. 1, l. 3
             z = protected_max(fed, z, planned, name="sapgnn/local_embedding", grad=grad)  # Eq. (7)
         # Alg. 1, l. 5
         h = fed.server.run(global_embedding, z, fed.table(route), global_, layer, config, key)
@@ -259,10 +259,11 @@ def forward(
 def round(fed: Federation, state: State, config: SapgnnConfig, round_number: int) -> State:
     """Train on every batch of training nodes once (Algorithms 1 and 2)."""
     prepared: Prepared = state.prepared
+    aggregation = config.gradient_sums.aggregation
     for batch, (part, loss) in enumerate(prepared.batches):
-        key = fold(config.seed, "dropout", round_number, batch) if config.dropout else None
+        key = fold(config.run.seed, "dropout", round_number, batch) if config.network.dropout else None
         with fed.tape():
-            local = fed.clients.run(copy_weights, state.values["local"], prepared.clients, config)
+            local = fed.clients.run(copy_weights, state.values["local"], prepared.clients, aggregation)
             global_ = fed.server.run(as_leaves, state.values["global"])
             h = forward(fed, part, local, global_, config, key=key, grad=True)
             # Alg. 1, l. 7 and Alg. 2, l. 1 to 11, Eq. (16) to Eq. (20)
@@ -281,13 +282,14 @@ def updated(
     values = dict(state.values)
     if has_local_weights(config):
         # Alg. 2, l. 12 to 17, Eq. (21) and Eq. (22)
-        gradient = sum_gradients(fed, fed.gradients(local), config, name="sapgnn/local")
+        protection = config.gradient_sums.aggregation
+        gradient = sum_gradients(fed, fed.gradients(local), protection, name="sapgnn/local")
         values["local"], values["local_optimizer"] = fed.clients.run(
-            step, values["local"], gradient, values["local_optimizer"], config, outputs=2
+            step, values["local"], gradient, values["local_optimizer"], config.training, outputs=2
         )
     # Alg. 2, l. 18
     values["global"], values["global_optimizer"] = fed.server.run(
-        step, values["global"], fed.gradients(global_), values["global_optimizer"], config, outputs=2
+        step, values["global"], fed.gradients(global_), values["global_optimizer"], config.training, outputs=2
     )
     return values
 
@@ -396,5 +398,6 @@ METHOD = Method(
         protection="gradients by secret sharing; embeddings in plaintext, or pooled by pooling=secure",
         messages=MESSAGES,
     ),
+    offers={"backbone": ("maxpool",)},
     paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

@@ -25,22 +25,20 @@ they do not describe. Ours is joint split learning, with concatenation as the de
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass as config_dataclass
 from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import Route, RouteTable
-from graphfed.methods import config as groups
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import entity_alignment
 from graphfed.methods.common.entity_alignment import (
-    AlignmentSettings,
     NamedCohort,
+    NodeIds,
     align,
     common_seed,
     training_nodes,
@@ -48,7 +46,8 @@ from graphfed.methods.common.entity_alignment import (
 from graphfed.methods.common.local_training import own_view, personal_weights
 from graphfed.methods.common.sizes import GraphExtent, network_numbers, num_moments
 from graphfed.methods.common.split_learning import (
-    SplitSettings,
+    LocalSum,
+    Predictor,
     Weights,
     copy_weights,
     initial_optimizer,
@@ -59,24 +58,30 @@ from graphfed.methods.common.split_learning import (
     step,
     sum_gradients,
 )
+from graphfed.methods.parts import Inputs, Loss, Network, Run, Selection, Training
+from graphfed.methods.settings import Only, settings
 from graphfed.nn.batch import Batch, make_batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold, glorot
 
 
-@config_dataclass(frozen=True, config={"extra": "forbid"})
-class PpgnnConfig(
-    SplitSettings,
-    AlignmentSettings,
-    groups.ClassWeightSettings,
-    groups.AttentionSettings,
-    groups.BackboneSettings,
-    groups.GraphSettings,
-    groups.TrainingSettings,
-    groups.CommonSettings,
-):
+@settings
+class PpgnnConfig:
     """The settings of PPGNN."""
 
+    run: Run = Run()
+    training: Training = Training()
+    network: Network = Network()
+    inputs: Inputs = Inputs()
+    selection: Selection = Selection()
+    loss: Loss = Loss()
+    ids: NodeIds = NodeIds()
+    predictor: Predictor = Predictor()
+    aggregation: Annotated[LocalSum, Only("predictor", "clients")] = Field(
+        default="additive",
+        description="how gradients of the predictor are summed: by additive secret sharing among clients, or "
+        "in plaintext at the server",
+    )
     combine: Literal["concat", "mean", "weighted"] = Field(
         default="concat", description="how the server combines the clients' embeddings of a node"
     )
@@ -93,33 +98,34 @@ class Embedder:
     batch: Batch
 
 
-def make_embedder(clients: NamedCohort, config: PpgnnConfig) -> Embedder:
+def make_embedder(clients: NamedCohort, network: Network) -> Embedder:
     """Make the batch of all rows of a cohort, each with its client's edges."""
-    network = config.network
-    view = network.adapt_view(own_view(clients.cohort))
-    make_block = network.blocks(view.ids, view.degree, config.attention_heads)
+    view = network.kernel.adapt_view(own_view(clients.cohort))
+    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
     rows = torch.arange(clients.cohort.num_rows, device=clients.names.device)
-    return Embedder(clients, make_batch(view, rows, config.layers, make_block, per_client=True))
+    return Embedder(clients, make_batch(view, rows, network.layers, make_block, per_client=True))
 
 
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
     """Draw the clients' networks. All clients start from the same weights; the last layer has H outputs."""
-    widths = [task.num_features, *[config.hidden] * config.layers]
-    drawn = config.network.init(fold(common_seed(config), "weights"), widths, config.attention_heads)
+    network, key = config.network, common_seed(config.ids, config.run.seed)
+    widths = [task.num_features, *[network.hidden] * network.layers]
+    drawn = network.kernel.init(fold(key, "weights"), widths, network.attention_heads)
     device = here.clients.names.device
     shared: dict[str, Any] = {name: w.to(device) for name, w in drawn.items()}
-    return personal_weights(shared, here.batch, config.network)
+    return personal_weights(shared, here.batch, network.kernel)
 
 
 def initial_predictor_at(here: Embedder, task: Task, config: PpgnnConfig) -> Weights:
-    drawn = initial_predictor(fold(common_seed(config), "ppgnn"), task, config.hidden, config)
+    key = fold(common_seed(config.ids, config.run.seed), "ppgnn")
+    drawn = initial_predictor(key, task, config.network.hidden, config.predictor)
     return {name: w.to(here.clients.names.device) for name, w in drawn.items()}
 
 
-def embed(here: Embedder, networks: dict[str, Any], config: PpgnnConfig, key: int | None) -> Tensor:
+def embed(here: Embedder, networks: dict[str, Any], network: Network, key: int | None) -> Tensor:
     """Embed every row by its client's network, z^p [N, H]; key: of the dropout, None for no dropout."""
-    dropout = None if key is None else Dropout(config.dropout, fold(key, "holders"))
-    return config.network.forward(networks, here.batch, dropout)
+    dropout = None if key is None else Dropout(network.dropout, fold(key, "holders"))
+    return network.kernel.forward(networks, here.batch, dropout)
 
 
 def logits_of(here: Embedder, h: Tensor, predictor: Weights, target: str) -> Tensor:
@@ -145,9 +151,9 @@ def initial_server(device: str, clients: int, task: Task, config: PpgnnConfig) -
     server.bias has the same last width. combine.weight [K, H] is there for combine=weighted. The blocks of
     all clients start equal, so that the order of the clients does not matter.
     """
-    key, width = fold(config.seed, "ppgnn"), config.hidden
+    key, width = fold(config.run.seed, "ppgnn"), config.network.hidden
     parts = clients if config.combine == "concat" else 1
-    out = width if config.predictor == "clients" else task.num_classes
+    out = width if config.predictor.predictor == "clients" else task.num_classes
     drawn = glorot(fold(key, "server"), width, out, fan=(parts * width, out))
     weights = {"server.weight": drawn.repeat(parts, 1), "server.bias": torch.zeros(out)}
     if config.combine == "weighted":
@@ -175,7 +181,7 @@ def server_layer(
     """Compute h [U, H] from the embeddings z [M, H]; with predictor=server h are the logits [U, C]."""
     z = z.relu()
     if key is not None:  # drawn for a node and column: the same for all its clients
-        z = Dropout(config.dropout, key).rows(z, table.ids[table.index], config.layers)
+        z = Dropout(config.network.dropout, key).rows(z, table.ids[table.index], config.network.layers)
     h = combine(z, table, server, clients, config.combine)
     return h @ server["server.weight"] + server["server.bias"]
 
@@ -203,9 +209,9 @@ def checkpoint(extent: GraphExtent, config: PpgnnConfig) -> int:
     round.
     """
     network = network_numbers(
-        config, extent.features, config.hidden, clients=extent.clients, pairs=extent.pairs
+        config.network, extent.features, config.network.hidden, clients=extent.clients, pairs=extent.pairs
     )
-    return 2 * (1 + num_moments(config)) * network
+    return 2 * (1 + num_moments(config.training.optimizer)) * network
 
 
 def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> State:
@@ -213,7 +219,7 @@ def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> St
     aligned = align(fed, data, task, config)
     fed.begin("preparing the layers")
     train = training_nodes(fed, aligned, None)
-    here = fed.clients.run(make_embedder, aligned.clients, config)
+    here = fed.clients.run(make_embedder, aligned.clients, config.network)
     loss = fed.clients.run(loss_rows, aligned.clients, train.weight, fed.clients.run(every_row, here), None)
     networks = fed.clients.run(initial_networks, here, task, config)
     predictor = fed.clients.run(initial_predictor_at, here, task, config)
@@ -222,9 +228,9 @@ def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> St
         "local": networks,
         "predictor": predictor,
         "global": server,
-        "local_optimizer": fed.clients.run(initial_optimizer, networks, config),
-        "predictor_optimizer": fed.clients.run(initial_optimizer, predictor, config),
-        "global_optimizer": fed.server.run(initial_optimizer, server, config),
+        "local_optimizer": fed.clients.run(initial_optimizer, networks, config.training),
+        "predictor_optimizer": fed.clients.run(initial_optimizer, predictor, config.training),
+        "global_optimizer": fed.server.run(initial_optimizer, server, config.training),
     }
     return State(values, Prepared(here, loss, aligned.route))
 
@@ -240,7 +246,7 @@ def forward(
     grad: bool,
 ) -> Located:
     """Compute the combined embedding of every row, at its client."""
-    z_local = fed.clients.run(embed, prepared.here, networks, config, key)
+    z_local = fed.clients.run(embed, prepared.here, networks, config.network, key)
     z = fed.upload(z_local, prepared.route, name="ppgnn/local_embedding", grad=grad)
     table = fed.table(prepared.route)
     h = fed.server.run(server_layer, z, table, server, fed.num_clients, config, key)
@@ -251,11 +257,11 @@ def round(fed: Federation, state: State, config: PpgnnConfig, round_number: int)
     """Take one step of all weights on all training nodes."""
     prepared: Prepared = state.prepared
     values = dict(state.values)
-    key = fold(config.seed, "dropout", round_number) if config.dropout else None
+    key = fold(config.run.seed, "dropout", round_number) if config.network.dropout else None
     clients = fed.clients.run(named_cohort, prepared.here)
     with fed.tape():
         networks = fed.clients.run(as_leaves, values["local"])
-        predictor = fed.clients.run(copy_weights, values["predictor"], clients, config)
+        predictor = fed.clients.run(copy_weights, values["predictor"], clients, config.aggregation)
         server = fed.server.run(as_leaves, values["global"])
         h = forward(fed, prepared, networks, server, config, key=key, grad=True)
         fed.backward(fed.clients.run(loss_share, h, predictor, prepared.loss))
@@ -263,12 +269,14 @@ def round(fed: Federation, state: State, config: PpgnnConfig, round_number: int)
         "local": fed.gradients(networks),
         "global": fed.gradients(server),
     }
-    if config.predictor == "clients":
-        gradients["predictor"] = sum_gradients(fed, fed.gradients(predictor), config, name="ppgnn/predictor")
+    if config.predictor.predictor == "clients":
+        gradients["predictor"] = sum_gradients(
+            fed, fed.gradients(predictor), config.aggregation, name="ppgnn/predictor"
+        )
     for name, gradient in gradients.items():
         place = fed.server if name == "global" else fed.clients
         values[name], values[f"{name}_optimizer"] = place.run(
-            step, values[name], gradient, values[f"{name}_optimizer"], config, outputs=2
+            step, values[name], gradient, values[f"{name}_optimizer"], config.training, outputs=2
         )
     return replace(state, values=values)
 
@@ -326,6 +334,7 @@ METHOD = Method(
         protection="gradients by secret sharing; embeddings in plaintext",
         messages=MESSAGES,
     ),
+    offers={"backbone": ("gcn", "gat", "sage", "maxpool")},
     defaults={"backbone": "maxpool"},
     paper_settings={"hidden": 64, "optimizer": "adam", "lr": 0.01, "rounds": 300},
 )

@@ -23,7 +23,7 @@ from graphfed.methods.common.sizes import (
     num_moments,
     recurrent_numbers,
 )
-from graphfed.methods.config import RecurrentSettings, WindowSettings, keeps_client_state
+from graphfed.methods.parts import keeps_client_state
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
 from graphfed.tasks.source import LoadedData, sensors_of
@@ -98,7 +98,7 @@ class SensorInputs:
                 "workers as clients"
             )
         if config.method.requires.check is not None:
-            config.method.requires.check(self.sensors, config.training)
+            config.method.requires.check(self.sensors, config.settings)
 
     def described(self, config: RunConfig) -> JsonObject:
         """Describe sensors and partition for the manifest.
@@ -146,17 +146,17 @@ class SensorInputs:
         Returns:
             The size in bytes (see `Inputs.bytes_needed`).
         """
-        training, method = config.training, config.method
-        assert isinstance(training, WindowSettings)
+        settings, method = config.settings, config.method
+        recurrent = getattr(settings, "recurrent", None)
         numbers = 0
         if method.checkpoint is not None:
-            numbers = method.checkpoint(SeriesExtent(self.num_clients), training)
-        elif isinstance(training, RecurrentSettings):
-            moments = num_moments(training)
+            numbers = method.checkpoint(SeriesExtent(self.num_clients), settings)
+        elif recurrent is not None:
+            moments = num_moments(settings.training.optimizer)
             # Clients that do not keep their optimisers, or share one, are one client here.
-            optimizers = self.num_clients if method.personal or keeps_client_state(training) else 1
+            optimizers = self.num_clients if method.personal or keeps_client_state(settings) else 1
             models = self.num_clients if method.personal else 1
-            numbers = (2 * models + moments * optimizers) * recurrent_numbers(training)
+            numbers = (2 * models + moments * optimizers) * recurrent_numbers(recurrent)
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return CHECKPOINT_BYTES * numbers + rows + 1_000_000
 
@@ -224,9 +224,7 @@ class SensorInputs:
 
     def metric_of_rounds(self, config: RunConfig) -> str:
         """Return the validation error that selects rounds."""
-        training = config.training
-        assert isinstance(training, WindowSettings)
-        return deciding_error(training)
+        return deciding_error(config.settings)
 
     def present(self, absent: Sequence[object]) -> np.ndarray:
         """Determine the sensors that take part in predicting.

@@ -29,7 +29,7 @@ from graphfed.federation.series import (
 )
 from graphfed.files import JsonObject, read_metadata
 from graphfed.methods.base import Task
-from graphfed.methods.config import SequenceTrainingSettings, WindowSettings
+from graphfed.methods.settings import value
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn.edges import Edges
 from graphfed.plain_yaml import read_yaml
@@ -136,11 +136,11 @@ def agree_on_sensors(contents: Mapping[str, JsonObject], server: Network | Edges
     if isinstance(server, Network):
         expected = schema_of(server, expected.steps)
     for client, schema in contents.items():
-        for key, value in expected.to_json().items():
+        for key, first_value in expected.to_json().items():
             found = schema.get(key) if isinstance(schema, Mapping) else schema
-            if found != value or type(found) is not type(value):
+            if found != first_value or type(found) is not type(first_value):
                 raise InputError(
-                    f"{key} of the readings is {shown(found)} at {client} and {shown(value)} at "
+                    f"{key} of the readings is {shown(found)} at {client} and {shown(first_value)} at "
                     f"{'the server' if isinstance(server, Network) else first}; give all participants "
                     "readings of the same steps of time, with empty cells for missing readings"
                 )
@@ -215,12 +215,11 @@ def forecasts_table(own: SensorClient, series: Series, predicted: Predicted) -> 
     return pa.table(columns)
 
 
-def series_rows(own: SensorClient, config: WindowSettings) -> int:
+def series_rows(own: SensorClient, config: object) -> int:
     split = own.series.split
     windows = -(-split.train // split.every)
-    if isinstance(config, SequenceTrainingSettings):
-        windows = min(config.batch, windows)
-    return own.series.num_clients * windows
+    batch: int = value(config, "batch", windows)
+    return own.series.num_clients * min(batch, windows)
 
 
 def read_network(arguments: JsonObject, path: Path) -> Network | Edges:

@@ -13,6 +13,7 @@ Shapes: K clients, P of which take part, W windows, n steps ahead.
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from graphfed.federation.secure.aggregation import SumForm, protected_sum
 from graphfed.federation.series import Network, SensorData, Series, windows
 from graphfed.federation.state import accept_roster, roster_code, roster_of
 from graphfed.methods.base import Task
-from graphfed.methods.config import WindowSettings, sum_protection
+from graphfed.methods.parts import Windows, sum_protection
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
 
 MESSAGES = {
@@ -194,10 +195,17 @@ def bits_of(network: Network) -> dict[str, str | None]:
 # ---- the evaluation ----------------------------------------------------------------------------------------
 
 
+class Forecasts(Protocol):
+    """The settings of a method that forecasts."""
+
+    @property
+    def windows(self) -> Windows: ...
+
+
 _ERRORS = SumForm(total, parts_to_sum, no_errors, opened_errors)
 
 
-def prepare(fed: Federation, data: SensorData, task: Task, config: WindowSettings) -> None:
+def prepare(fed: Federation, data: SensorData, task: Task, config: Forecasts) -> None:
     """Do nothing: forecasting needs no agreement before the first evaluation."""
 
 
@@ -208,10 +216,12 @@ def score(
     target: str,
     name: str,
     prepared: None,
-    config: WindowSettings,
+    config: Forecasts,
 ) -> tuple[Located, Located]:
     """Compute every client's scores at the clients, and the metrics of their sum at the server."""
-    scores = fed.clients.run(score_clients, data.series, forecast, fed.present(), target, config.missing)
+    scores = fed.clients.run(
+        score_clients, data.series, forecast, fed.present(), target, config.windows.missing
+    )
     sums = protected_sum(
         fed,
         _ERRORS,
@@ -219,7 +229,7 @@ def score(
         protection=sum_protection(config),
         name=f"{name}_errors",
         hidden_name=HIDDEN_SCORES,
-        like=(config.horizon,),
+        like=(config.windows.horizon,),
     )
     return scores, fed.server.run(scored, sums)
 
@@ -240,9 +250,9 @@ def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
     return None if code is None else roster_of(code, fed.num_clients)
 
 
-def deciding_error(config: WindowSettings, prepared: object = None) -> str:
+def deciding_error(config: Forecasts, prepared: object = None) -> str:
     """Return the error that selects rounds, which is the error that the run is trained on."""
-    return "rmse" if config.missing == "masked" else "rmse_as_read"
+    return "rmse" if config.windows.missing == "masked" else "rmse_as_read"
 
 
 FORECASTS = Evaluation(

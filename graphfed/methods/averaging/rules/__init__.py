@@ -12,7 +12,7 @@ RULES: Registry[Rule] = Registry(
 )
 
 
-class _Settings(Mapping[str, type]):
+class _SettingsByRule(Mapping[str, type]):
     """The class of the settings of every rule, by the rule's name."""
 
     def __getitem__(self, name: str) -> type:
@@ -26,4 +26,4 @@ class _Settings(Mapping[str, type]):
 
 
 #: What a method with the setting `rule` has in its field `of_rule` (`Method.parts`).
-RULE_SETTINGS = _Settings()
+RULE_SETTINGS = _SettingsByRule()

@@ -306,4 +306,4 @@ def bytes_of_files(federation: PreparedFederation, config: DDPGConfig, episodes:
 def _sizes(federation: PreparedFederation, config: DDPGConfig) -> tuple[int, int]:
     """Return the largest size of an observation, and the size of an action."""
     clients = federation.fed.num_clients
-    return (1 + clients) * config.components, clients * (1 + federation.config.layers)
+    return (1 + clients) * config.components, clients * (1 + federation.config.network.layers)

@@ -22,7 +22,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import gymnasium
@@ -41,6 +41,7 @@ from graphfed.methods.fedgraph.method import Clients
 from graphfed.methods.fedgraph.policy.settings import Clock, Part
 from graphfed.methods.fedgraph.sampling_policies import act, make_decision
 from graphfed.methods.fedgraph.server import no_policy
+from graphfed.methods.settings import changed
 from graphfed.random import fold
 from graphfed.runs.train import agree_before_setup
 from graphfed.tasks.inputs import Inputs, local_federation
@@ -103,7 +104,8 @@ class PreparedFederation:
     def first_state(self, config: FedGraphConfig, policy: Mapping[str, Tensor]) -> State:
         """Return the state before the first round, with new weights of the seed in `config`."""
         fed = self.fed
-        weights = fed.server.run(initial_weights, self.task, config, str(fed.device))
+        first = (self.task, config.network, config.run.seed, str(fed.device))
+        weights = fed.server.run(initial_weights, *first)
         policy_at_server = fed.locate(SERVER, "policy", [dict(policy)])
         return fedgraph.first_state(fed, self.clients, config, weights, policy_at_server)
 
@@ -119,7 +121,7 @@ class PreparedFederation:
         if accuracy is None:
             raise GraphfedError(
                 "training diverged while the policy was learned: its predictions are no longer finite; use "
-                f"a smaller learning rate (lr is {config.lr:g})"
+                f"a smaller learning rate (lr is {config.training.lr:g})"
             )
         if math.isnan(accuracy):
             raise InputError(
@@ -135,31 +137,30 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     Raises:
         InputError: As a run with this config.
     """
-    training = config.training
-    assert isinstance(training, FedGraphConfig)
+    settings: FedGraphConfig = config.settings
     fed = local_federation(config, inputs)
-    check_sums(fed, training.aggregation, fed.num_clients)
+    check_sums(fed, settings.sums.aggregation, fed.num_clients)
     task = inputs.task(config.task)
     parts = inputs.parts(config, fed.workers)
     data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
-    data, _ = agree_before_setup(fed, data, config.method, task, training)
+    data, _ = agree_before_setup(fed, data, config.method, task, settings)
     assert isinstance(data, Located)
     evaluation = get_task(task.name).evaluation
     with fed.phase("eval"):
-        prepared = evaluation.prepare(fed, data, task, training)
+        prepared = evaluation.prepare(fed, data, task, settings)
 
-    def score(outputs: Located, settings: FedGraphConfig, part: Part) -> float | None:
-        _, scored = evaluation.score(fed, data, outputs, part, part, prepared, settings)
+    def score(outputs: Located, asked: FedGraphConfig, part: Part) -> float | None:
+        _, scored = evaluation.score(fed, data, outputs, part, part, prepared, asked)
         (found,) = fed.local_parts(scored)
         accuracy: float | None = None if found.lost else found.metrics["accuracy"]
         return accuracy
 
     with fed.phase("setup", round_number=0):
-        weights = fed.server.run(initial_weights, task, training, str(fed.device))
+        weights = fed.server.run(initial_weights, task, settings.network, config.seed, str(fed.device))
         policy = fed.server.run(no_policy)
-        state = fedgraph.begin(fed, data, task, training, weights, policy)
+        state = fedgraph.begin(fed, data, task, settings, weights, policy)
     (counts,) = fed.local_parts(state.prepared.counts)
-    return PreparedFederation(fed, task, training, state.prepared, counts, score)
+    return PreparedFederation(fed, task, settings, state.prepared, counts, score)
 
 
 # ---- the environment ---------------------------------------------------------------------------------------
@@ -202,12 +203,14 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
     ) -> None:
         """Initialise the environment. `reset` begins the episode after those that are done."""
         self.federation, self.reward, self.rounds = federation, reward, rounds
-        self.seed, self.episode, self.round = federation.config.seed, episodes_done, 0
+        self.seed, self.episode, self.round = federation.config.run.seed, episodes_done, 0
         self.spent = {"rounds": 0.0, "evaluation": 0.0}
         device = federation.fed.device
         self.projection = {name: t.to(device) for name, t in (projection or {}).items()}
         config, clients = federation.config, federation.fed.num_clients
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (clients * (1 + config.layers),), np.float32)
+        self.action_space = gymnasium.spaces.Box(
+            -1.0, 1.0, (clients * (1 + config.network.layers),), np.float32
+        )
         each = self.projection["pca.components"].shape[0] if projection else federation.clients.size
         self.observation_space = gymnasium.spaces.Box(-LARGEST, LARGEST, ((1 + clients) * each,), np.float32)
         self._config = config
@@ -232,7 +235,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         self.episode = (options or {}).get("episode", self.episode + 1)
         self.round = 0
         episode_seed = fold(self.seed, "policy", "episode", self.episode) >> 1 if self.episode else self.seed
-        self._config = replace(self.federation.config, seed=episode_seed)
+        self._config = changed(self.federation.config, seed=episode_seed)
         self._state = self.federation.first_state(self._config, self.projection)
         return self._observation(), {}
 
@@ -295,7 +298,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         if not np.isfinite(observed).all():
             raise GraphfedError(
                 "training diverged while the policy was learned: its weights are no longer finite; use a "
-                f"smaller learning rate (lr is {self._config.lr:g})"
+                f"smaller learning rate (lr is {self._config.training.lr:g})"
             )
         return observed
 

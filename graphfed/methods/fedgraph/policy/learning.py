@@ -33,7 +33,6 @@ from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError, how_to_install, shown
 from graphfed.files import JsonObject, read_tensors, write_bytes, write_tensors
-from graphfed.methods.config import GraphSettings
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.policy.result import (
     LINES,
@@ -48,6 +47,7 @@ from graphfed.methods.fedgraph.policy.settings import EPISODES, DDPGConfig, Rewa
 from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
 from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import get_method
+from graphfed.methods.settings import only_those
 from graphfed.runs import folder as files
 from graphfed.runs import run as runs
 from graphfed.runs.checkpoint import read_part, write_part
@@ -93,7 +93,7 @@ class Question:
     @property
     def rounds(self) -> int:
         """The rounds of an episode."""
-        return self.config.training.rounds
+        return self.config.rounds
 
     def to_json(self) -> JsonObject:
         """Return what the manifest has under "policy"."""
@@ -176,7 +176,7 @@ def learn_policy(
         # The file does not exist yet: learning writes it.
         settings={**rest, "policy": "ddpg", "policy_file": POLICY},
     )
-    for name, number in (("episodes", episodes), ("rounds", config.training.rounds)):
+    for name, number in (("episodes", episodes), ("rounds", config.rounds)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 2:
             raise InputError(f"{name}={shown(number)} cannot be used: expected a whole number of at least 2")
     question = Question(config, reward, learning, episodes)
@@ -354,8 +354,8 @@ def _target(question: Question, inputs: Inputs, method: str) -> float:
     round.
     """
     asked = question.config.to_json()
-    shared = {f.name for f in dataclasses.fields(get_method(method).config)} - {"seed", *_UNUSED}
-    training = {key: value for key, value in asked["training"].items() if key in shared}
+    shared = {*get_method(method).tree.names} - {"seed", *_UNUSED}
+    training = only_those(shared, asked["training"])
     changed = {**asked, "method": method, "training": training}
     config = config_from_json(changed, Path(), data=question.config.data_source)
     result = runs.execute(config, inputs, folder=None, command="", own_partition=False)
@@ -367,12 +367,10 @@ def _target(question: Question, inputs: Inputs, method: str) -> float:
 
 def _described(question: Question, learned: LearnedPolicy, federation: "PreparedFederation") -> PolicyFile:
     """Return the description that goes into the policy's file."""
-    config = question.config.training
-    assert isinstance(config, GraphSettings)
     return PolicyFile(
         kind="ddpg",
         clients=learned.clients,
-        layers=config.layers,
+        layers=question.config.settings.network.layers,
         weights=federation.clients.size,
         learned={
             "saw_test": learned.policy_saw_test,
