@@ -142,9 +142,11 @@ class Steps:
 class ClientOptimizer:
     """The optimisers of clients that start every round from weights that they receive."""
 
-    client_state: Annotated[Literal["reset", "keep"], Unless("rule", "fedsgd", "scaffold")] = Field(
-        default="keep", description="optimiser state of a client: reset in every round, or kept"
-    )
+    client_state: Annotated[
+        Literal["reset", "keep"],
+        Unless("rule", "fedsgd", "scaffold"),
+        Unless("strategy", "centralised"),
+    ] = Field(default="keep", description="optimiser state of a client: reset in every round, or kept")
 
 
 @settings

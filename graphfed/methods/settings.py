@@ -51,7 +51,9 @@ def settings(cls: type[C]) -> type[C]:
 
 @dataclass(frozen=True)
 class Condition:
-    """That another setting has one of some values. A method that does not have it fulfils the condition."""
+    """That another setting has one of some values; None if it does not exist in the run. A method without the
+    other setting fulfils the condition.
+    """
 
     setting: str
     values: tuple[object, ...]
@@ -122,7 +124,7 @@ def _existing(config: Any) -> Mapping[str, Any]:
     def exists(name: str) -> bool:
         return all(
             condition.setting not in known
-            or (exists(condition.setting) and condition.holds(known[condition.setting][0]))
+            or condition.holds(known[condition.setting][0] if exists(condition.setting) else None)
             for condition in known[name][1]
         )
 
@@ -281,15 +283,18 @@ class Tree:
                 allowed = ", ".join(str(each) for each in offered)
                 raise InputError(f"{name}={shown(asked)} cannot be used here: expected {allowed}")
         chosen = {**(defaults or {}), **given, **fixed}
-        used: set[str] = set()
-        made = self._make(self.root, (), chosen, used)
+        made = self._make(self.root, (), chosen)
         existing = values(made)
+        ignored = [name for name in chosen if name not in existing and name not in given]
+        if ignored:
+            made = self._make(self.root, (), {k: v for k, v in chosen.items() if k not in ignored})
+            existing = values(made)
         for name in given:
             if name not in existing:
                 raise InputError(self._why_not(name, given[name], made))
         return made
 
-    def _make(self, part: Any, path: tuple[str, ...], chosen: Mapping[str, Any], used: set[str]) -> Any:
+    def _make(self, part: Any, path: tuple[str, ...], chosen: Mapping[str, Any]) -> Any:
         arguments: JsonObject = {}
         for name, field in fields_of(part).items():
             dotted = ".".join((*path, name))
@@ -303,11 +308,11 @@ class Tree:
                         f"{chosen_by.setting}={shown(choice)} cannot be used: choose one of: "
                         f"{', '.join(parts)}"
                     )
-                arguments[name] = self._make(parts[choice], (*path, name), chosen, used)
+                arguments[name] = self._make(parts[choice], (*path, name), chosen)
             elif dotted in self.parts:
-                arguments[name] = self._make(self.parts[dotted], (*path, name), chosen, used)
+                arguments[name] = self._make(self.parts[dotted], (*path, name), chosen)
             elif dataclasses.is_dataclass(field.annotation):
-                arguments[name] = self._make(field.annotation, (*path, name), chosen, used)
+                arguments[name] = self._make(field.annotation, (*path, name), chosen)
             elif name in chosen:
                 arguments[name] = chosen[name]
         return part(**arguments)

@@ -38,9 +38,9 @@ class Sampling:
     probability: Annotated[float, Only("policy", "constant")] = Field(
         default=0.5, gt=0, le=1, description="sampling probability of a neighbour, in every layer"
     )
-    batch: Annotated[int, Only("policy", "constant", "graphsage", "fastgcn")] = Field(
-        default=256, ge=1, description="largest number of a client's training nodes in a step"
-    )
+    batch: Annotated[
+        int, Only("policy", "constant", "graphsage", "fastgcn"), Only("batch_fraction", None)
+    ] = Field(default=256, ge=1, description="largest number of a client's training nodes in a step")
     batch_fraction: Annotated[float | None, Only("policy", "constant")] = Field(
         default=None,
         gt=0,
@@ -72,7 +72,9 @@ class Sampling:
         "client",
     )
     estimator: Annotated[
-        Literal["ratio", "horvitz_thompson"], Only("policy", "constant", "balanced", "ddpg")
+        Literal["ratio", "horvitz_thompson"],
+        Only("policy", "constant", "balanced", "ddpg"),
+        Only("round_time", None),
     ] = Field(
         default="ratio",
         description="weight of a sampled neighbour: the number of neighbours over that of sampled ones, as "

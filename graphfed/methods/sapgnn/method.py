@@ -282,7 +282,8 @@ def updated(
     values = dict(state.values)
     if has_local_weights(config):
         # Alg. 2, l. 12 to 17, Eq. (21) and Eq. (22)
-        gradient = sum_gradients(fed, fed.gradients(local), aggregation, name="sapgnn/local")
+        protection = config.gradient_sums.aggregation
+        gradient = sum_gradients(fed, fed.gradients(local), protection, name="sapgnn/local")
         values["local"], values["local_optimizer"] = fed.clients.run(
             step, values["local"], gradient, values["local_optimizer"], config.training, outputs=2
         )
