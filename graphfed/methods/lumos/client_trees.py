@@ -16,7 +16,7 @@ from graphfed.methods.lumos.bit_matrix import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig, Trees
 from graphfed.methods.lumos.feature_encoding import received_features
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, make_forest
-from graphfed.methods.lumos.workload import Assignment
+from graphfed.methods.lumos.mcmc import Assignment
 from graphfed.nn.batch import Block
 from graphfed.nn.sparse import SparseMatrix
 
