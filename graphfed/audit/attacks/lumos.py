@@ -30,7 +30,7 @@ from torch import Tensor
 from graphfed.audit.attacks.least_squares import bounded
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.transcript import dense_rows
-from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
 from graphfed.methods.parts import Network

@@ -254,17 +254,19 @@ class Chain:
 
 def uncompared(neighbours: Neighbours, local: Tensor, remote: Tensor) -> Chain:
     """Build the state of an assignment. No workloads have been compared yet."""
-    nothing, device = torch.zeros_like(neighbours.ids), local.device
+    nothing = torch.zeros_like(neighbours.ids)
+    no_candidate = torch.zeros_like(nothing, dtype=torch.bool)
+    column_of = torch.full((neighbours.num_clients,), -1, device=nothing.device)
     return Chain(
         local,
         remote,
         workload=neighbours.count(local.nonzero()[:, 0]),
         order=torch.zeros_like(local, dtype=torch.int8),
         num_larger=nothing,
-        candidate=torch.zeros_like(nothing, dtype=torch.bool),
-        column_of=torch.full((neighbours.num_clients,), -1, device=device),
+        candidate=no_candidate,
+        column_of=column_of,
         row_of=nothing - 1,
-        less=torch.zeros(0, 0, dtype=torch.bool, device=device),
+        less=torch.zeros(0, 0, dtype=torch.bool, device=nothing.device),
         num_larger_candidates=nothing,
     )
 
