@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphfed.methods.cnfgnn import method as cnfgnn
+from graphfed.methods.cnfgnn import steps
 from graphfed.methods.common.forecasting import Standardised, batch_of, decode, encode
 from graphfed.methods.parts import Training
 from graphfed.nn.edges import Edges
@@ -34,10 +34,10 @@ class Plain:
         self.series, self.edges, self.config = series, edges, config
         self.clients = range(series.num_clients)
         self.starts = series.starts("train")
-        first = cnfgnn.first_weights(config, "cpu")
+        first = steps.first_weights(config, "cpu")
         self.own = [leaves(first) for _ in self.clients]
         self.optimizers = [optimizer_of(own, config.training) for own in self.own]
-        self.network = leaves(cnfgnn.first_network(config, "cpu"))
+        self.network = leaves(steps.first_network(config, "cpu"))
         self.server_optimizer = optimizer_of(self.network, config.training, config.server_network.server_lr)
         self.embeddings = torch.zeros(len(self.clients), len(self.starts), config.recurrent.hidden)
         self.steps = {"clients": 0, "server": 0}
@@ -83,7 +83,7 @@ class Plain:
         if self.config.recurrent.missing_mask:
             missing = torch.cat([self.batch(k, chosen).x[..., 2] for k in self.clients])
             senders = (missing == 0).any(-1)
-        return cnfgnn.embed(self.network, torch.stack(hidden), self.edges, self.config, senders)
+        return steps.embed(self.network, torch.stack(hidden), self.edges, self.config, senders)
 
     def average(self) -> None:
         if self.config.schedule.strategy in ("at_fedavg", "sl_fedavg"):

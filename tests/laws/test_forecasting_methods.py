@@ -31,7 +31,6 @@ from graphfed.data.sensors.windows import make_time_split
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.state import arrays_of
-from graphfed.methods.cnfgnn import method as cnfgnn
 from graphfed.methods.common import forecasting
 from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import FORECASTING
@@ -231,8 +230,7 @@ def test_windows_that_are_forecast_a_few_at_a_time_are_forecast_alike(
     name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once, fed = run_local(name, sensor_world(), rounds=2, **settings)
-    for module in (forecasting, cnfgnn):
-        monkeypatch.setattr(module, "PART", 5)
+    monkeypatch.setattr(forecasting, "PART", 5)
     in_parts, other = run_local(name, sensor_world(), rounds=2, **settings)
     assert torch.allclose(forecasts(at_once), forecasts(in_parts), rtol=0, atol=1e-9)
     assert fed.ledger.totals()["total"] == other.ledger.totals()["total"]

@@ -566,17 +566,3 @@ def test_counts_below_0_are_refused_from_another_process() -> None:
     assert accept_pairs(counts, {}) == ""
     counts[1, 0, 2] = -1
     assert accept_pairs(counts, {}) == "a number of neighbours below 0"
-
-
-def test_separate_processes_equal_one_in_float32() -> None:
-    torch.set_default_dtype(torch.float32)
-    settings = {"data.num_nodes": 60, "noise_seed": 3}
-    options: dict[str, Any] = {
-        "data": "social",
-        "split": "random:0.5,0.25,0.25",
-        "rounds": 2,
-        "settings": settings,
-    }
-    one = graphfed.run("prediction_release", out=False, **options)
-    apart = graphfed.run("prediction_release", out=False, runtime="processes", workers=2, **options)
-    assert apart.test == pytest.approx(one.test, abs=1e-5)

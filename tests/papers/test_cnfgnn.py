@@ -312,12 +312,14 @@ def test_scheduled_sampling_counts_the_steps_of_all_rounds_and_passes(
     counted_steps: dict[str, list[int]] = {"clients": [], "server": []}
     in_round: dict[str, set[int]] = {"clients": set(), "server": set()}
 
+    teaching = forecasting.teaching
+
     def counted(config: Any, purpose: str, step: int, steps: int) -> Tensor | None:
         counted_steps[purpose].append(step)
         in_round[purpose].add(steps)
-        return forecasting.teaching(config, purpose, step, steps)
+        return teaching(config, purpose, step, steps)
 
-    monkeypatch.setattr(steps, "teaching", counted)
+    monkeypatch.setattr(forecasting, "teaching", counted)
     alternating = strategy in ALTERNATING
     passes = {"local_epochs": 2, "server_rounds": 3, "server_batch": 10} if alternating else {}
     fed, state, config = begun(sensor_world(), strategy=strategy, **passes)
@@ -334,7 +336,7 @@ def test_windows_that_are_encoded_a_few_at_a_time_are_encoded_alike(monkeypatch:
     _, state, _ = begun(sensor_world())
     series, own = state.prepared.training.parts[0], state.values["own"].parts[0]
     at_once = steps.encode_windows(series, own, "train", None)
-    monkeypatch.setattr(steps, "PART", 5)
+    monkeypatch.setattr(forecasting, "PART", 5)
     assert torch.allclose(steps.encode_windows(series, own, "train", None), at_once, rtol=0, atol=1e-12)
 
 
@@ -463,33 +465,6 @@ def test_a_width_that_heads_do_not_divide_is_refused_when_settings_are_read() ->
         config_of(METHOD, network="gat", hidden=10)
     assert config_of(METHOD, network="gat", hidden=12).recurrent.hidden == 12
     assert config_of(METHOD, hidden=10).recurrent.hidden == 10
-
-
-def test_settings_that_are_read_from_a_mapping_are_those_settings() -> None:
-    for settings in ({}, {"network": "gat"}, {"strategy": "sl"}):
-        config = config_of(METHOD, **settings)
-        listed = METHOD.tree.listed(config)
-        assert METHOD.tree.listed(METHOD.configure(listed, {})) == listed
-
-
-@pytest.mark.parametrize(
-    ("settings", "setting", "needed"),
-    [
-        *(({"strategy": "sl", name: 2}, name, "strategy at_fedavg or at") for name in (
-            "local_epochs", "server_rounds", "server_batch",
-        )),
-        *(({name: 0.5}, name, "clip other than none") for name in ("noise_multiplier", "delta")),
-        *(
-            ({"strategy": "centralised", name: value}, name, "strategy other than centralised")
-            for name, value in (("clip", 1.0), ("hidden_bits", 8))
-        ),
-    ],
-)  # fmt: skip
-def test_a_setting_that_a_run_would_ignore_is_refused(
-    settings: dict[str, Any], setting: str, needed: str
-) -> None:
-    with pytest.raises(InputError, match=f"^{setting}=.* {setting} is a setting of runs with {needed}"):
-        config_of(METHOD, **settings)
 
 
 # ---- missing readings --------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from graphfed.data.graphs.social import make_social
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.methods.base import Task
-from graphfed.methods.lumos import client_trees
+from graphfed.methods.lumos import client_trees, feature_encoding
 from graphfed.methods.lumos import method as lumos
 from graphfed.methods.lumos.client_trees import pool_matrix
 from graphfed.methods.parts import Network
@@ -339,7 +339,7 @@ def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lumos, "MAX_BYTES", 1000)
-    monkeypatch.setattr(lumos, "encode", pytest.fail)
+    monkeypatch.setattr(feature_encoding, "encode", pytest.fail)
     with pytest.raises(InputError, match=r"a gradient for every client takes about .* GB for 60 clients"):
         run_local("lumos", make_world(), aggregation="secure", protocols="simulated")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from graphfed.errors import InputError
-from graphfed.methods.lumos import feature_encoding
+from graphfed.methods.lumos import client_trees, feature_encoding
 from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
@@ -302,17 +302,6 @@ def test_a_shrunk_estimate_has_less_error_than_the_unbiased_one_for_every_featur
         assert errors["shrunk"] <= 0.25 + 1e-6, "no worse than knowing the mean alone"
 
 
-@pytest.mark.parametrize("rescale", [False, True])
-def test_rescaling_makes_up_for_the_coordinates_of_the_other_bins(rescale: bool) -> None:
-    """The mean over receivers of what they make of a coordinate is the coordinate iff rescaled."""
-    x = torch.ones(1, 6)
-    config = config_of(epsilon=EXACT, rescale=rescale)
-    sent, rows = sent_by(x, [3], config)
-    mean = (decoded(sent, rows, 6, config).to_dense() + config.encoding.unsent_value).mean(0)
-    expected = 1.0 if rescale else 0.5 + 0.5 / 3
-    assert torch.allclose(mean, torch.full((6,), expected), atol=1e-5)
-
-
 BOUNDS = pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (-2.0, 5.0)], ids=str)
 
 
@@ -348,16 +337,18 @@ def test_an_unbiased_estimate_is_unbiased_whatever_stands_for_what_was_not_sent(
         assert one * up + (1 - one) * down == pytest.approx(feature, abs=1e-6)
 
 
+@pytest.mark.parametrize("rescale", [False, True])
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-def test_rescaled_it_is_unbiased_over_the_bins_too_whatever_stands_for_what_was_not_sent(
-    value: float,
+def test_only_rescaled_it_is_unbiased_over_the_bins_too_whatever_stands_for_what_was_not_sent(
+    value: float, rescale: bool
 ) -> None:
-    """Without noise, the mean over all receivers is the features themselves."""
+    """Without noise, the mean over all three receivers is the features themselves iff rescaled."""
     x = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 0.0]])
-    config = config_of(epsilon=EXACT, rescale=True, unsent_value=value)
+    config = config_of(epsilon=EXACT, rescale=rescale, unsent_value=value)
     sent, rows = sent_by(x, [3], config)
     mean = (decoded(sent, rows, 6, config).to_dense() + config.encoding.unsent_value).mean(0)
-    assert torch.allclose(mean, x[0], atol=1e-5)
+    expected = x[0] if rescale else value + (x[0] - value) / 3
+    assert torch.allclose(mean, expected, atol=1e-5)
 
 
 def test_what_stands_for_what_was_not_sent_changes_no_bit_that_is_sent() -> None:
@@ -401,7 +392,6 @@ def test_a_feature_outside_the_bounds_is_refused_by_name() -> None:
             {"feature_low": 1.0, "feature_high": 0.0},
             "feature_low=1.0 cannot be used: expected a number less than feature_high=0.0",
         ),
-        ({"rescale": True, "decode": "shrunk"}, "rescale=True cannot be used with decode=shrunk"),
         (
             {"decode": "shrunk", "unsent_value": 2.0},
             "unsent_value=2.0 cannot be used: expected a number between feature_low=0.0",
@@ -423,3 +413,30 @@ def test_headers_that_are_none_are_refused() -> None:
     header = torch.tensor([[2, 0], [3, 0]], dtype=torch.int32)
     with pytest.raises(InputError, match="different numbers of bins"):
         received_features(header, torch.zeros(2, dtype=torch.uint8), torch.tensor([7, 7]), 6, config_of())
+
+
+# ---- the matrix of received bits ---------------------------------------------------------------------------
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 50), st.integers(0, 2**31))
+def test_products_and_gradients_are_those_of_the_dense_matrix(
+    rows: int, width: int, block: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    there = torch.rand(rows, width, generator=generator) < 0.4
+    bits = torch.rand(rows, width, generator=generator) < 0.5
+    values = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    dense = torch.where(there, torch.where(bits, values[:, :1], values[:, 1:]), 0.0)
+    columns = there.nonzero()[:, 1].int()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_trees, "BLOCK", block)
+        matrix = BitMatrix.of(columns, bits[there], there.sum(1), values, width)
+        assert len(matrix.blocks) == -(-rows // block)
+        assert matrix.shape == (rows, width)
+        assert torch.equal(matrix.to_dense(), dense)
+        weight = torch.randn(width, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+        out = matrix @ weight
+        assert torch.allclose(out, dense @ weight, rtol=0, atol=1e-12)
+        slope = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+        (found,) = torch.autograd.grad(out, weight, slope)
+        assert torch.allclose(found, dense.t() @ slope, rtol=0, atol=1e-12)

@@ -129,14 +129,11 @@ def releases(config: CNFGNNConfig) -> int:
 
 
 def epsilon_of(config: CNFGNNConfig) -> float:
-    """Compute the epsilon of all encodings of a run together.
+    """Compute the epsilon, at delta, of all encodings of a run together.
 
     It holds for any two values of one reading of one sensor, given the common scale and the weights of every
     round. The scale and the weights depend on the reading too, and clients send them without noise; epsilon
     does not cover them.
-
-    Returns:
-        Epsilon at delta.
     """
     noise = config.encodings
     return composed_gaussian_epsilon(noise.noise_multiplier, noise.delta, releases(config))

@@ -19,22 +19,11 @@ def training_numbers(
     server_rounds: int = 1,
     edges: int = 0,
 ) -> int:
-    """Return how many numbers a round of training sends, in all directions together.
+    """Return how many numbers a round of training sends, in all directions together: 0 for methods that send
+    nothing in a round.
 
-    Args:
-        method: A strategy of cnfgnn, or gru_fedavg, gru_fmtl, gru_local or gru_central.
-        clients: N.
-        weights: W.
-        windows: S.
-        hidden: H.
-        server_rounds: R_s, for alternating training.
-        edges: E, for gru_fmtl.
-
-    Returns:
-        The number of numbers; 0 for methods that send nothing in a round.
-
-    Reference:
-        Eq. (6) to (10), for one round.
+    method: a strategy of cnfgnn, or gru_fedavg, gru_fmtl, gru_local or gru_central. server_rounds: R_s, for
+    alternating training. edges: for gru_fmtl.
     """
     averaged, states = 2 * clients * weights, clients * windows * hidden
     numbers = {
@@ -54,18 +43,10 @@ def training_numbers(
 def forecast_operations(
     *, encoder: int, decoder: int, layers: int = 1, lags: int = 12, horizon: int = 12, inputs: int = 2
 ) -> int:
-    """Return the operations of one sensor for one forecast.
+    """Return the operations of one sensor for one forecast (Table 8).
 
     A multiplication with its addition is one operation, and a step of a layer has 13 more for each hidden
-    unit.
-
-    Args:
-        encoder: The hidden width of the encoder.
-        decoder: The hidden width of the decoder.
-        layers: The number of layers of each.
-
-    Reference:
-        Table 8.
+    unit. encoder, decoder: hidden widths; layers: of each.
     """
 
     def step(hidden: int) -> int:

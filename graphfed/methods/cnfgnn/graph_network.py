@@ -44,16 +44,11 @@ KEPT = 1 << 20
 
 
 def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: int = 2) -> dict[str, Tensor]:
-    """Draw the weights as torch.nn.Linear does, from U(-1/sqrt(F), 1/sqrt(F)) for F inputs.
+    """Draw the weights as torch.nn.Linear does, from U(-1/sqrt(F), 1/sqrt(F)) for F inputs:
+    ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``, in the default dtype
+    on the CPU.
 
-    Args:
-        hidden: H.
-        width: The hidden width of the MLPs.
-        out: The output width of the MLPs.
-
-    Returns:
-        ``layers.<l>.<edge|vertex|global>.<0|1|2>.<weight|bias>`` and ``out.<weight|bias>``, in the default
-        dtype on the CPU.
+    width, out: hidden and output width of the MLPs.
     """
     weights: dict[str, Tensor] = {}
 
@@ -63,11 +58,7 @@ def init(key: int, hidden: int = 64, width: int = 256, out: int = 128, layers: i
 
     node, edge, shared = hidden, 1, hidden
     for layer in range(layers):
-        inputs = {
-            "edge": 2 * node + edge + shared,
-            "vertex": node + out + shared,
-            "global": 2 * out + shared,
-        }
+        inputs = {"edge": 2 * node + edge + shared, "vertex": node + out + shared, "global": 2 * out + shared}
         for part, fan_in in inputs.items():
             for depth, widths in enumerate(((fan_in, width), (width, width), (width, out))):
                 linear(f"layers.{layer}.{part}.{depth}", *widths)
@@ -85,22 +76,13 @@ def graph_network(
     *,
     means: bool = False,
 ) -> Tensor:
-    """Compute the nodes' embeddings.
+    """Compute the nodes' embeddings [V, B, H] from their features v [V, B, H] (Eq. (3);
+    docs/papers/cnfgnn.md, differences 1, 12 and 13).
 
-    In a window in which a node is no sender, the edges from it and the node itself are left out of the sums
-    and means of Eq. (3), so that no other embedding depends on its features.
-
-    Args:
-        v: The nodes' features, [V, B, H].
-        products: The dtype of matrix products; None for that of the weights.
-        senders: [V, B] bool: in which windows a node is a sender; None for all.
-        means: Whether to take means over edges and nodes in place of sums, which grow with the graph.
-
-    Returns:
-        Embeddings, [V, B, H].
-
-    Reference:
-        Eq. (3); docs/papers/cnfgnn.md, differences 1, 12 and 13.
+    products: the dtype of matrix products; None for that of the weights. senders: [V, B] bool: in which
+    windows a node is a sender; None for all. Where it is none, the edges from it and the node itself are left
+    out of the sums and means, so that no other embedding depends on its features. means: take means over
+    edges and nodes in place of sums, which grow with the graph.
     """
     layers = _layers(weights, v.shape[2])
 

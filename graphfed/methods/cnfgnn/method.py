@@ -42,47 +42,9 @@ from graphfed.federation.secure.aggregation import check_sums
 from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.averaging import program as averaging
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
+from graphfed.methods.cnfgnn import steps
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
-from graphfed.methods.cnfgnn.steps import (
-    batch_in_order,
-    embed,
-    embed_part,
-    encode_batch,
-    encode_windows,
-    facts_of,
-    first_network,
-    first_weights,
-    forecast_centrally,
-    forecast_part,
-    graph_of,
-    initial_embeddings,
-    kept_optimizer,
-    local_weights,
-    loss_of_batch,
-    start_of_round,
-    step_locally,
-    step_server_network,
-    train_centrally,
-    train_locally,
-    windows_with_readings,
-    wire_of,
-)
-from graphfed.methods.common.forecasting import (
-    MESSAGES,
-    PART,
-    WINDOWS,
-    absent,
-    average,
-    common_split,
-    fit_scaler,
-    joined,
-    of_present,
-    parts_of,
-    pool,
-    scaler_form,
-    standardise,
-    windows_form,
-)
+from graphfed.methods.common import forecasting
 from graphfed.methods.tasks import FORECASTING
 from graphfed.random import fold, permutation
 
@@ -125,33 +87,35 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
             f"{encodings.delta:g}) for one reading over {config.run.rounds} rounds. Weights, statistics and "
             "gradients are sent without noise"
         )
-    split = common_split(fed, data.network)
-    edges = fed.server.run(graph_of, data.network, absent(fed))
-    scaler = fit_scaler(fed, data.series, config)
+    split = forecasting.common_split(fed, data.network)
+    edges = fed.server.run(steps.graph_of, data.network, forecasting.absent(fed))
+    scaler = forecasting.fit_scaler(fed, data.series, config)
     device = str(fed.device)
     values = {
         "scaler": scaler,
-        "network": fed.server.run(first_network, config, device),
+        "network": fed.server.run(steps.first_network, config, device),
         "network_optimizer": fed.server.run(empty_state),
-        "facts": fed.server.run(facts_of, config),
+        "facts": fed.server.run(steps.facts_of, config),
     }
     senders = None
     if schedule.strategy == "centralised":
-        values["weights"] = fed.server.run(first_weights, config, device)
+        values["weights"] = fed.server.run(steps.first_weights, config, device)
         values["optimizer"] = fed.server.run(empty_state)
-        training = pool(fed, data, scaler, split, "train", config)
+        training = forecasting.pool(fed, data, scaler, split, "train", config)
     else:
-        received = fed.broadcast(scaler, name="scaler", grad=False, like=scaler_form())
-        training = fed.clients.run(standardise, data.series, fed.present(), received, config)
-        local = fed.clients.run(local_weights, training, config)
+        received = fed.broadcast(scaler, name="scaler", grad=False, like=forecasting.scaler_form())
+        training = fed.clients.run(forecasting.standardise, data.series, fed.present(), received, config)
+        local = fed.clients.run(steps.local_weights, training, config)
         if schedule.averages:
-            fed.expect("model", first_weights, config, device)
-            values["weights"], values["own"] = fed.server.run(first_weights, config, device), local
+            fed.expect("model", steps.first_weights, config, device)
+            values["weights"], values["own"] = fed.server.run(steps.first_weights, config, device), local
         else:
             values["weights"] = local
         values["optimizer"] = fed.clients.run(empty_state)
         if schedule.alternates:
-            values["embeddings"] = fed.clients.run(initial_embeddings, training, config.recurrent.hidden)
+            values["embeddings"] = fed.clients.run(
+                steps.initial_embeddings, training, config.recurrent.hidden
+            )
         senders = send_senders(fed, training, "train", slice(None), config)
     return State(values, Prepared(data, training, edges, split, senders))
 
@@ -162,7 +126,7 @@ def send_senders(
     """With missing_mask, send the server in which windows of a target each sensor has a reading."""
     if not config.recurrent.missing_mask:
         return None
-    found = fed.clients.run(windows_with_readings, series, target, part)
+    found = fed.clients.run(steps.windows_with_readings, series, target, part)
     return fed.collect(found, name="with_readings", grad=False)
 
 
@@ -170,7 +134,7 @@ def senders_of(fed: Federation, prepared: Prepared, order: Located, part: slice)
     """Return which sensors have a reading in the training windows of a batch, at the server."""
     if prepared.senders is None:
         return None
-    return fed.server.run(batch_in_order, prepared.senders, order, part)
+    return fed.server.run(steps.batch_in_order, prepared.senders, order, part)
 
 
 def in_order(fed: Federation, key: int, count: int) -> tuple[Located, Located]:
@@ -203,36 +167,43 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
     # (1) Alg. 1, l. 7 to 10: ClientUpdate
     start = values["own"] if config.schedule.averages else values["weights"]
     local, values["optimizer"] = fed.clients.run(
-        train_locally, data, start, values["embeddings"], values["optimizer"], config, round_number, outputs=2
+        steps.train_locally,
+        data,
+        start,
+        values["embeddings"],
+        values["optimizer"],
+        config,
+        round_number,
+        outputs=2,
     )
     # Alg. 1, l. 11 to 14
     local = average_local(fed, prepared, local, values, config)
     # (2) Alg. 1, l. 15 to 18: ClientEncode
-    hidden = fed.clients.run(encode_windows, data, local, "train", None)
-    encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
+    hidden = fed.clients.run(steps.encode_windows, data, local, "train", None)
+    encoded = fed.collect(hidden, name="hidden", grad=False, wrap=steps.wire_of(config))
     # (3) Alg. 1, l. 19 to 30
     epochs, size = config.schedule.server_rounds, config.server_network.server_batch
     steps_of_pass = -(-count // size)
-    steps = epochs * steps_of_pass
+    num_steps = epochs * steps_of_pass
     for epoch in range(epochs):  # Alg. 1, l. 21
         client_order, server_order = in_order(
             fed, fold(config.run.seed, "server windows", round_number, epoch), count
         )
-        for i, part in enumerate(parts_of(count, size)):
-            step = (round_number - 1) * steps + epoch * steps_of_pass + i
-            client_batch = fed.clients.run(batch_in_order, hidden, client_order, part)
-            server_batch = fed.server.run(batch_in_order, encoded, server_order, part)
+        for i, part in enumerate(forecasting.parts_of(count, size)):
+            step = (round_number - 1) * num_steps + epoch * steps_of_pass + i
+            client_batch = fed.clients.run(steps.batch_in_order, hidden, client_order, part)
+            server_batch = fed.server.run(steps.batch_in_order, encoded, server_order, part)
             senders = senders_of(fed, prepared, server_order, part)
             with fed.tape():
                 leaves = fed.server.run(as_leaves, values["network"])
                 # Alg. 1, l. 22
-                embedded = fed.server.run(embed, leaves, server_batch, edges, config, senders)
+                embedded = fed.server.run(steps.embed, leaves, server_batch, edges, config, senders)
                 received = fed.scatter(
-                    embedded, name="embeddings", like=windows_form(config.recurrent.hidden)
+                    embedded, name="embeddings", like=forecasting.windows_form(config.recurrent.hidden)
                 )
                 # Alg. 1, l. 23 to 26: ClientBackward
                 loss = fed.clients.run(
-                    loss_of_batch,
+                    steps.loss_of_batch,
                     data,
                     local,
                     client_batch,
@@ -241,22 +212,25 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
                     part,
                     config,
                     step,
-                    steps,
+                    num_steps,
                 )
                 fed.backward(loss)
             step_network(fed, leaves, values, edges, config)  # Alg. 1, l. 27 to 29
     # (4) Alg. 1, l. 31 to 35
     parts = []
-    for part in parts_of(count, PART):
+    for part in forecasting.parts_of(count, forecasting.PART):
         embedded = fed.server.run(
-            embed_part, values["network"], encoded, part, edges, config, prepared.senders
+            steps.embed_part, values["network"], encoded, part, edges, config, prepared.senders
         )
         parts.append(
             fed.scatter(
-                embedded, name="final_embeddings", grad=False, like=windows_form(config.recurrent.hidden)
+                embedded,
+                name="final_embeddings",
+                grad=False,
+                like=forecasting.windows_form(config.recurrent.hidden),
             )
         )
-    values["embeddings"] = fed.clients.run(joined, *parts)
+    values["embeddings"] = fed.clients.run(forecasting.joined, *parts)
     return State(values, prepared)
 
 
@@ -270,30 +244,41 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
     data, edges, count = prepared.training, prepared.edges, len(starts_of(prepared.split, "train"))
     values = dict(state.values)
     start = values["own" if config.schedule.averages else "weights"]
-    local = fed.clients.run(start_of_round, data, start, config.schedule)
+    local = fed.clients.run(steps.start_of_round, data, start, config.schedule)
     optimizer, size = values["optimizer"], config.sequences.batch
-    steps = -(-count // size)
+    num_steps = -(-count // size)
     order, server_order = in_order(fed, fold(config.run.seed, "windows", round_number, 0), count)
-    for i, part in enumerate(parts_of(count, size)):
+    for i, part in enumerate(forecasting.parts_of(count, size)):
         senders = senders_of(fed, prepared, server_order, part)
         with fed.tape():
             client_leaves = fed.clients.run(as_leaves, local)
             leaves = fed.server.run(as_leaves, values["network"])
-            hidden = fed.clients.run(encode_batch, data, client_leaves, order, part)
-            encoded = fed.collect(hidden, name="hidden", wrap=wire_of(config))
-            embedded = fed.server.run(embed, leaves, encoded, edges, config, senders)
-            received = fed.scatter(embedded, name="embeddings", like=windows_form(config.recurrent.hidden))
-            step = (round_number - 1) * steps + i
+            hidden = fed.clients.run(steps.encode_batch, data, client_leaves, order, part)
+            encoded = fed.collect(hidden, name="hidden", wrap=steps.wire_of(config))
+            embedded = fed.server.run(steps.embed, leaves, encoded, edges, config, senders)
+            received = fed.scatter(
+                embedded, name="embeddings", like=forecasting.windows_form(config.recurrent.hidden)
+            )
+            step = (round_number - 1) * num_steps + i
             loss = fed.clients.run(
-                loss_of_batch, data, client_leaves, hidden, received, order, part, config, step, steps
+                steps.loss_of_batch,
+                data,
+                client_leaves,
+                hidden,
+                received,
+                order,
+                part,
+                config,
+                step,
+                num_steps,
             )
             fed.backward(loss)
         gradients = fed.gradients(client_leaves)
         local, optimizer = fed.clients.run(
-            step_locally, local, gradients, optimizer, config.training, outputs=2
+            steps.step_locally, local, gradients, optimizer, config.training, outputs=2
         )
         step_network(fed, leaves, values, edges, config)
-    values["optimizer"] = fed.clients.run(kept_optimizer, optimizer, config.client_optimizer)
+    values["optimizer"] = fed.clients.run(steps.kept_optimizer, optimizer, config.client_optimizer)
     average_local(fed, prepared, local, values, config)
     return State(values, prepared)
 
@@ -309,7 +294,9 @@ def average_local(
         values["weights"] = local
         return local
     # Alg. 1, l. 11
-    values["weights"], values["own"] = average(fed, prepared.data, local, values["weights"], config)
+    values["weights"], values["own"] = forecasting.average(
+        fed, prepared.data, local, values["weights"], config
+    )
     return values["own"]
 
 
@@ -318,7 +305,7 @@ def step_network(
 ) -> None:
     """Take one step of the graph network, and store it in `values`."""
     values["network"], values["network_optimizer"] = fed.server.run(
-        step_server_network,
+        steps.step_server_network,
         values["network"],
         fed.gradients(leaves),
         values["network_optimizer"],
@@ -334,7 +321,7 @@ def train_round_centrally(fed: Federation, state: State, config: CNFGNNConfig, r
     values = dict(state.values)
     names = ("weights", "network", "optimizer", "network_optimizer")
     trained = fed.server.run(
-        train_centrally,
+        steps.train_centrally,
         prepared.training,
         *(values[name] for name in names),
         prepared.edges,
@@ -349,43 +336,39 @@ def predict(fed: Federation, state: State, config: CNFGNNConfig, target: str) ->
     """Forecast a target's windows, from each sensor's readings and its embeddings."""
     prepared: Prepared = state.prepared
     data, starts = prepared.data, starts_of(prepared.split, target)
-    edges = fed.server.run(graph_of, data.network, absent(fed))
+    edges = fed.server.run(steps.graph_of, data.network, forecasting.absent(fed))
     if config.schedule.strategy == "centralised":
-        sent = pool(fed, data, state.values["scaler"], prepared.split, target, config)
+        sent = forecasting.pool(fed, data, state.values["scaler"], prepared.split, target, config)
         forecasts = fed.server.run(
-            forecast_centrally,
-            sent,
-            state.weights,
-            state.values["network"],
-            edges,
-            len(starts),
-            config,
+            steps.forecast_centrally, sent, state.weights, state.values["network"], edges, len(starts), config
         )
-        return fed.scatter(forecasts, name="forecasts", grad=False, like=windows_form(config.windows.horizon))
-    scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False, like=scaler_form())
-    series = fed.clients.run(standardise, data.series, fed.present(), scaler, config)
+        return fed.scatter(
+            forecasts, name="forecasts", grad=False, like=forecasting.windows_form(config.windows.horizon)
+        )
+    scaler = fed.broadcast(state.values["scaler"], name="scaler", grad=False, like=forecasting.scaler_form())
+    series = fed.clients.run(forecasting.standardise, data.series, fed.present(), scaler, config)
     if config.schedule.averages:
         weights = fed.broadcast(state.weights, name="model", grad=False)
     else:
-        weights = fed.clients.run(of_present, state.weights, fed.present())
+        weights = fed.clients.run(forecasting.of_present, state.weights, fed.present())
     parts = []
-    for part in parts_of(len(starts), PART):
-        hidden = fed.clients.run(encode_windows, series, weights, target, part)
-        encoded = fed.collect(hidden, name="hidden", grad=False, wrap=wire_of(config))
+    for part in forecasting.parts_of(len(starts), forecasting.PART):
+        hidden = fed.clients.run(steps.encode_windows, series, weights, target, part)
+        encoded = fed.collect(hidden, name="hidden", grad=False, wrap=steps.wire_of(config))
         senders = send_senders(fed, series, target, part, config)
         embedded = fed.server.run(
-            embed_part, state.values["network"], encoded, slice(None), edges, config, senders
+            steps.embed_part, state.values["network"], encoded, slice(None), edges, config, senders
         )
         embeddings = fed.scatter(
-            embedded, name="embeddings", grad=False, like=windows_form(config.recurrent.hidden)
+            embedded, name="embeddings", grad=False, like=forecasting.windows_form(config.recurrent.hidden)
         )
-        parts.append(fed.clients.run(forecast_part, series, weights, hidden, embeddings, target, part))
-    return fed.clients.run(joined, *parts)
+        parts.append(fed.clients.run(steps.forecast_part, series, weights, hidden, embeddings, target, part))
+    return fed.clients.run(forecasting.joined, *parts)
 
 
 ALL_MESSAGES = {
-    **MESSAGES,
-    **WINDOWS,
+    **forecasting.MESSAGES,
+    **forecasting.WINDOWS,
     **averaging.SECURE_UPDATE,
     "model": "With strategies at_fedavg and sl_fedavg, the server sends every client the shared weights of "
     "encoder and decoder.",

@@ -54,11 +54,7 @@ class NetworkFunctions:
 
 
 def check_gat(hidden: int) -> None:
-    """Check that the hidden width is a multiple of the number of heads.
-
-    Raises:
-        InputError: If it is not.
-    """
+    """Raise InputError if the hidden width is no multiple of the number of heads."""
     if hidden % HEADS:
         raise InputError(
             f"network=gat has {HEADS} heads, so hidden must be a multiple of {HEADS}; got hidden={hidden}"
@@ -101,12 +97,7 @@ def gat(
 
 
 def _attend(
-    weights: Weights,
-    path: str,
-    v: Tensor,
-    edges: Edges,
-    products: torch.dtype | None,
-    senders: Tensor | None,
+    weights: Weights, path: str, v: Tensor, edges: Edges, products: torch.dtype | None, senders: Tensor | None
 ) -> Tensor:
     x = product(v, weights[f"{path}.weight"], products).view(*v.shape[:2], HEADS, v.shape[2] // HEADS)
     receiver, sender = ((x * weights[f"{path}.{name}"]).sum(-1) for name in ("receiver", "sender"))

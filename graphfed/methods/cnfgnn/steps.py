@@ -10,23 +10,8 @@ from torch import Tensor
 from graphfed.federation.series import Network
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, Schedule, epsilon_of
-from graphfed.methods.common.forecasting import (
-    PART,
-    Batch,
-    Standardised,
-    Weights,
-    batch_of,
-    client_gradients,
-    client_losses,
-    decode,
-    descend,
-    encode,
-    expanded,
-    gradients_of,
-    parts_of,
-    teaching,
-    with_readings,
-)
+from graphfed.methods.common import forecasting
+from graphfed.methods.common.forecasting import Batch, Standardised, Weights
 from graphfed.methods.parts import ClientOptimizer, Training
 from graphfed.nn import gru
 from graphfed.nn.edges import Edges, induce_subgraph
@@ -40,21 +25,15 @@ from graphfed.random import fold, permutation
 
 
 def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
-    """Draw the initial weights of encoder and decoder, the same at every participant.
-
-    Args:
-        config: The settings; weights follow from the seed.
-    """
+    """Draw the initial weights of encoder and decoder, the same at every participant."""
     hidden, mask = config.recurrent.hidden, config.recurrent.missing_mask
     forecaster = Forecaster(encoder=hidden, decoder=2 * hidden, encoder_only=int(mask))
     return {k: w.to(device) for k, w in gru.init(fold(config.run.seed, "weights"), forecaster).items()}
 
 
 def wire_of(config: CNFGNNConfig) -> Wrapper | None:
-    """Return what encodings are wrapped in when clients send them to the server.
-
-    Returns:
-        Clipping with noise, quantisation to 8 bits, both, or None.
+    """Return what encodings are wrapped in when clients send them to the server: clipping with noise,
+    quantisation to 8 bits, both, or None.
     """
     encodings, noise = config.encodings, None
     if encodings.clip is not None:
@@ -67,11 +46,7 @@ def wire_of(config: CNFGNNConfig) -> Wrapper | None:
 
 
 def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
-    """Draw the initial weights of the server's graph network.
-
-    Returns:
-        The weights of the network that the setting `network` names.
-    """
+    """Draw the initial weights of the server's graph network."""
     drawn = config.server_network.functions.init(fold(config.run.seed, "network"), config.recurrent.hidden)
     return {k: w.to(device) for k, w in drawn.items()}
 
@@ -79,17 +54,10 @@ def first_network(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
 def embed(
     network: Weights, hidden: Tensor, edges: Edges, config: CNFGNNConfig, senders: Tensor | None = None
 ) -> Tensor:
-    """Apply the server's graph network.
+    """Compute the embeddings h_G [N, B, H] from the encodings h_c `hidden` [N, B, H] of all clients (Eq.
+    (3)).
 
-    Args:
-        hidden: The encodings h_c of all clients, [N, B, H].
-        senders: [N, B] bool: where a client's encoding counts for others; None for everywhere.
-
-    Returns:
-        The embeddings h_G, [N, B, H].
-
-    Reference:
-        Eq. (3).
+    senders: [N, B] bool: where a client's encoding counts for others; None for everywhere.
     """
     products = product_dtype(config.sequences.precision, hidden.device)
     return config.server_network.functions.forward(network, hidden, edges, products, senders)
@@ -98,45 +66,29 @@ def embed(
 def forecast(
     weights: Weights, batch: Batch, hidden: Tensor, embeddings: Tensor, teach: Tensor | None = None
 ) -> Tensor:
-    """Forecast from the last reading and [h_c ; h_G].
+    """Forecast from the last reading and [h_c ; h_G], [P, B, n]; hidden and embeddings are [P, B, H].
 
-    Args:
-        batch: The windows, B of each client.
-        hidden: Their encodings h_c, [P, B, H].
-        embeddings: Their embeddings h_G, [P, B, H].
-        teach: For which steps the decoder reads the true reading (scheduled sampling); None for none.
-
-    Returns:
-        Forecasts, [P, B, n].
-
-    Reference:
-        Eq. (2).
+    teach: for which steps the decoder reads the true reading (scheduled sampling); None for none.
     """
     # Eq. (2)
-    return decode(weights, batch, torch.cat([hidden, embeddings], -1), teach)
+    return forecasting.decode(weights, batch, torch.cat([hidden, embeddings], -1), teach)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
 
 
 def local_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]:
-    """Draw the clients' initial weights (Alg. 1, l. 3).
-
-    Returns:
-        One set of weights if clients average them, else a set for each client, [P, ...].
+    """Draw the clients' initial weights (Alg. 1, l. 3): one set if clients average them, else a set for each
+    client, [P, ...].
     """
     shared = first_weights(config, str(data.value.device))
     if config.schedule.averages:
         return shared
-    return {k: w.clone() for k, w in expanded(shared, data.num_clients).items()}
+    return {k: w.clone() for k, w in forecasting.expanded(shared, data.num_clients).items()}
 
 
 def initial_embeddings(data: Standardised, hidden: int) -> Tensor:
-    """Return the embeddings before the first round.
-
-    Returns:
-        Zeros, [P, S, H].
-    """
+    """Return the embeddings before the first round: zeros, [P, S, H]."""
     # Alg. 1, l. 4
     return data.value.new_zeros(data.num_clients, len(data.starts("train")), hidden)
 
@@ -149,19 +101,11 @@ def train_locally(
     config: CNFGNNConfig,
     round_number: int,
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """Train the clients' weights on constant embeddings: ClientUpdate.
+    """Train the clients' weights on constant embeddings (Alg. 2, ClientUpdate).
 
-    Args:
-        weights: The shared weights, or a set for each client, [P, ...].
-        embeddings: The embeddings h_G of the round before, [P, S, H]; no gradient passes through them.
-        optimizer: The clients' optimiser; empty for a new one.
-        round_number: The number of the round, from 1.
-
-    Returns:
-        A set of weights for each client, [P, ...], and the optimiser for the next round.
-
-    Reference:
-        Alg. 2, ClientUpdate.
+    weights: the shared weights, or a set for each client, [P, ...]. embeddings: [P, S, H] h_G of the round
+    before; no gradient passes through them. optimizer: empty for a new one. Returns a set of weights for each
+    client, and the optimiser for the next round.
     """
     starts = data.starts("train")
     local, training = start_of_round(data, weights, config.schedule), config.training
@@ -171,9 +115,9 @@ def train_locally(
     for epoch in range(epochs):  # Alg. 2, ClientUpdate, l. 1
         key = fold(config.run.seed, "windows", round_number, epoch)
         order = permutation(key, len(starts)).to(starts.device)
-        for part in parts_of(len(order), size):
-            batch, received = batch_of(data, starts[order[part]]), embeddings[:, order[part]]
-            teach = teaching(config, "clients", step, steps)
+        for part in forecasting.parts_of(len(order), size):
+            batch, received = forecasting.batch_of(data, starts[order[part]]), embeddings[:, order[part]]
+            teach = forecasting.teaching(config, "clients", step, steps)
 
             def outputs(
                 w: Weights,
@@ -184,69 +128,44 @@ def train_locally(
             ) -> Tensor:
                 of_some = batch.of(some)
                 # Alg. 2, ClientUpdate, l. 2 and 3
-                return forecast(w, of_some, encode(w, of_some), received[some], teach)
+                return forecast(w, of_some, forecasting.encode(w, of_some), received[some], teach)
 
             # Alg. 2, ClientUpdate, l. 4 to 6
-            gradients = client_gradients(local, batch, outputs)
-            local, optimizer = descend(local, gradients, optimizer, training, training.lr)
+            gradients = forecasting.client_gradients(local, batch, outputs)
+            local, optimizer = forecasting.descend(local, gradients, optimizer, training, training.lr)
             step += 1
     return local, kept_optimizer(optimizer, config.client_optimizer)
 
 
 def encode_windows(data: Standardised, weights: Weights, target: str, part: slice | None) -> Tensor:
-    """Encode the windows of a target: ClientEncode.
-
-    Args:
-        part: Which of the target's windows; None for all.
-
-    Returns:
-        Encodings h_c, [P, W, H], without a gradient.
-
-    Reference:
-        Eq. (1); Alg. 2, ClientEncode.
+    """Encode the windows of a target, or a part of them, without a gradient, [P, W, H] (Eq. (1); Alg. 2,
+    ClientEncode).
     """
     starts = data.starts(target)
     chosen = starts if part is None else starts[part]
     with torch.no_grad():
-        encoded = [encode(weights, batch_of(data, chosen[some])) for some in parts_of(len(chosen), PART)]
+        encoded = [
+            forecasting.encode(weights, forecasting.batch_of(data, chosen[some]))
+            for some in forecasting.parts_of(len(chosen), forecasting.PART)
+        ]
     return torch.cat(encoded, 1)
 
 
 def encode_batch(data: Standardised, weights: Weights, order: Tensor, part: slice) -> Tensor:
-    """Encode a batch of training windows, with a gradient.
-
-    Args:
-        order: The order of the training windows in this pass, [S].
-        part: The batch's places in this order.
-
-    Returns:
-        Encodings h_c, [P, B, H].
-
-    Reference:
-        Eq. (1).
+    """Encode a batch of training windows, with a gradient, [P, B, H] (Eq. (1)). part: the batch's places in
+    the order [S] of the training windows in this pass.
     """
-    return encode(weights, batch_of(data, data.starts("train")[order[part]]))
+    return forecasting.encode(weights, forecasting.batch_of(data, data.starts("train")[order[part]]))
 
 
 def windows_with_readings(data: Standardised, target: str, part: slice) -> Tensor:
-    """Return in which windows of a target a sensor has a reading among its inputs.
-
-    Returns:
-        [P, W] bool.
-    """
-    return with_readings(data, data.starts(target)[part])
+    """Return in which windows of a target a sensor has a reading among its inputs, [P, W] bool."""
+    return forecasting.with_readings(data, data.starts(target)[part])
 
 
 def batch_in_order(hidden: Tensor, order: Tensor, part: slice) -> Tensor:
-    """Select a batch of the encodings of all training windows, or of other values of them.
-
-    Args:
-        hidden: The encodings, [P, S, H].
-        order: The order of the training windows in this pass, [S].
-        part: The batch's places in this order.
-
-    Returns:
-        Encodings, [P, B, H].
+    """Select a batch [P, B, H] of the encodings [P, S, H] of all training windows, or of other values of
+    them.
     """
     return hidden[:, order[part]]
 
@@ -262,40 +181,24 @@ def loss_of_batch(
     step: int,
     steps: int,
 ) -> Tensor:
-    """Compute the sum of the cohort's losses on a batch: ClientBackward before its gradient.
+    """Compute the sum over the cohort's clients of l_i on a batch (Alg. 2, ClientBackward, l. 1 and 2;
+    without its gradient).
 
-    Args:
-        hidden: The encodings h_c of the batch, [P, B, H].
-        embeddings: The embeddings h_G of the batch, [P, B, H].
-        order: The order of the training windows in this pass, [S].
-        part: The batch's places in this order.
-        step: The number of the step, for scheduled sampling.
-        steps: Number of steps in a round.
-
-    Returns:
-        The sum over clients of l_i, [].
-
-    Reference:
-        Alg. 2, ClientBackward, l. 1 and 2.
+    hidden, embeddings: [P, B, H] of the batch. part: the batch's places in the order [S] of the training
+    windows. step: its number of all, and steps: number in a round, for scheduled sampling.
     """
-    batch = batch_of(data, data.starts("train")[order[part]])
-    teach = teaching(config, "server", step, steps)
-    return client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
+    batch = forecasting.batch_of(data, data.starts("train")[order[part]])
+    teach = forecasting.teaching(config, "server", step, steps)
+    return forecasting.client_losses(forecast(weights, batch, hidden, embeddings, teach), batch).sum()
 
 
 def forecast_part(
     data: Standardised, weights: Weights, hidden: Tensor, embeddings: Tensor, target: str, part: slice
 ) -> Tensor:
-    """Forecast some windows of a target, in the unit of the readings.
-
-    Args:
-        hidden: The windows' encodings, [P, B, H].
-        embeddings: The windows' embeddings, [P, B, H].
-
-    Returns:
-        Forecasts, [P, B, n].
+    """Forecast some windows of a target from their encodings and embeddings [P, B, H], in the unit of the
+    readings, [P, B, n].
     """
-    batch = batch_of(data, data.starts(target)[part])
+    batch = forecasting.batch_of(data, data.starts(target)[part])
     with torch.no_grad():
         return data.restored(forecast(weights, batch, hidden, embeddings))
 
@@ -303,36 +206,21 @@ def forecast_part(
 def step_locally(
     weights: Weights, gradients: Weights, optimizer: AdamState, training: Training
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """Take one step of the clients' optimiser.
-
-    Args:
-        weights: A set of weights for each client, [P, ...].
-        optimizer: The optimiser's state; empty for a new one.
-
-    Returns:
-        The new weights and the new state.
+    """Take one step of the clients' optimiser, on a set of weights for each client. optimizer: empty for a
+    new one.
     """
-    return descend({k: w.detach() for k, w in weights.items()}, gradients, optimizer, training, training.lr)
+    return forecasting.descend(
+        {k: w.detach() for k, w in weights.items()}, gradients, optimizer, training, training.lr
+    )
 
 
 def start_of_round(data: Standardised, weights: Weights, schedule: Schedule) -> dict[str, Tensor]:
-    """Return a set of weights for each client, with which it starts a round.
-
-    Args:
-        weights: The shared weights, or a set for each client, [P, ...].
-
-    Returns:
-        Weights, [P, ...].
-    """
-    return expanded(weights, data.num_clients) if schedule.averages else dict(weights)
+    """Return a set of weights for each client [P, ...], with which it starts a round."""
+    return forecasting.expanded(weights, data.num_clients) if schedule.averages else dict(weights)
 
 
 def kept_optimizer(optimizer: AdamState, client_optimizer: ClientOptimizer) -> AdamState:
-    """Return the optimiser's state that a client starts the next round with.
-
-    Returns:
-        The state with client_state=keep, else an empty one.
-    """
+    """Return the optimiser's state that a client starts the next round with."""
     return optimizer if client_optimizer.client_state == "keep" else {}
 
 
@@ -340,11 +228,7 @@ def kept_optimizer(optimizer: AdamState, client_optimizer: ClientOptimizer) -> A
 
 
 def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
-    """Return the edges between the sensors that take part.
-
-    Args:
-        absent: The clients that do not take part.
-    """
+    """Return the edges between the sensors that take part."""
     if not absent:
         return network.edges
     keep = torch.ones(network.edges.num_nodes, dtype=torch.bool, device=network.edges.sender.device)
@@ -371,15 +255,8 @@ def embed_part(
     config: CNFGNNConfig,
     senders: Tensor | None = None,
 ) -> Tensor:
-    """Compute the embeddings of some windows, without a gradient.
-
-    Args:
-        network: The weights of the graph network.
-        hidden: The encodings of all clients, [N, W, H].
-        senders: [N, W] bool: where a client's encoding counts for others; None for everywhere.
-
-    Returns:
-        Embeddings, [N, B, H].
+    """Compute the embeddings [N, B, H] of some windows from the encodings [N, W, H] of all clients, without a
+    gradient; senders as for `embed`.
     """
     with torch.no_grad():
         return embed(network, hidden[:, part], edges, config, None if senders is None else senders[:, part])
@@ -388,23 +265,14 @@ def embed_part(
 def step_server_network(
     network: Weights, gradients: Weights, optimizer: AdamState, edges: Edges, config: CNFGNNConfig
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """Take one step of the graph network.
-
-    Args:
-        gradients: The sum over clients of their losses' gradients.
-        optimizer: The optimiser's state; empty for a new one.
-
-    Returns:
-        The new weights and the new state.
-
-    Reference:
-        Alg. 1, l. 27 to 29.
+    """Take one step of the graph network (Alg. 1, l. 27 to 29). gradients: the sum over clients of their
+    losses' gradients.
     """
     # Alg. 1, l. 27, as a mean over nodes (docs/papers/cnfgnn.md, difference 2)
     mean = {k: g / edges.num_nodes for k, g in gradients.items()}
     # Alg. 1, l. 28
     leaves = {k: w.detach() for k, w in network.items()}
-    return descend(leaves, mean, optimizer, config.training, config.server_network.server_lr)
+    return forecasting.descend(leaves, mean, optimizer, config.training, config.server_network.server_lr)
 
 
 # ---- centralised training: at the server, which has the readings -------------------------------------------
@@ -420,35 +288,29 @@ def train_centrally(
     config: CNFGNNConfig,
     round_number: int,
 ) -> tuple[Weights, Weights, AdamState, AdamState]:
-    """Train both networks at the server for one pass over the training windows.
-
-    Args:
-        weights: The weights of encoder and decoder.
-        network: The weights of the graph network.
-        network_optimizer: The optimiser of the graph network.
-        round_number: The number of the round, from 1.
-
-    Returns:
-        The new weights, network and states of both optimisers.
-    """
+    """Train both networks at the server for one pass over the training windows."""
     starts, size, training = data.starts("train"), config.sequences.batch, config.training
     count = -(-len(starts) // size)
     order = permutation(fold(config.run.seed, "windows", round_number, 0), len(starts)).to(starts.device)
-    for i, part in enumerate(parts_of(len(order), size)):
-        batch = batch_of(data, starts[order[part]])
-        teach = teaching(config, "clients", (round_number - 1) * count + i, count)
+    for i, part in enumerate(forecasting.parts_of(len(order), size)):
+        batch = forecasting.batch_of(data, starts[order[part]])
+        teach = forecasting.teaching(config, "clients", (round_number - 1) * count + i, count)
         weight_leaves, network_leaves = (
             {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
         )
-        hidden = encode(weight_leaves, batch)
-        senders = with_readings(data, starts[order[part]]) if config.recurrent.missing_mask else None
+        hidden = forecasting.encode(weight_leaves, batch)
+        senders = (
+            forecasting.with_readings(data, starts[order[part]]) if config.recurrent.missing_mask else None
+        )
         embeddings = embed(network_leaves, hidden, edges, config, senders)
         outputs = forecast(weight_leaves, batch, hidden, embeddings, teach)
-        torch.autograd.backward(client_losses(outputs, batch).mean())
-        weights, optimizer = descend(weights, gradients_of(weight_leaves), optimizer, training, training.lr)
-        network, network_optimizer = descend(
+        torch.autograd.backward(forecasting.client_losses(outputs, batch).mean())
+        weights, optimizer = forecasting.descend(
+            weights, forecasting.gradients_of(weight_leaves), optimizer, training, training.lr
+        )
+        network, network_optimizer = forecasting.descend(
             network,
-            gradients_of(network_leaves),
+            forecasting.gradients_of(network_leaves),
             network_optimizer,
             training,
             config.server_network.server_lr,
@@ -459,23 +321,16 @@ def train_centrally(
 def forecast_centrally(
     data: Standardised, weights: Weights, network: Weights, edges: Edges, count: int, config: CNFGNNConfig
 ) -> Tensor:
-    """Forecast consecutive windows from the first time step on, in the unit of the readings.
-
-    Args:
-        weights: The weights of encoder and decoder.
-        network: The weights of the graph network.
-        count: The number of windows, W.
-
-    Returns:
-        Forecasts, [N, W, n].
+    """Forecast `count` consecutive windows from the first time step on, in the unit of the readings, [N, W,
+    n].
     """
     forecasts = []
     with torch.no_grad():
-        for part in parts_of(count, PART):
+        for part in forecasting.parts_of(count, forecasting.PART):
             starts = torch.arange(part.start, part.stop, device=data.value.device)
-            batch = batch_of(data, starts)
-            hidden = encode(weights, batch)
-            senders = with_readings(data, starts) if config.recurrent.missing_mask else None
+            batch = forecasting.batch_of(data, starts)
+            hidden = forecasting.encode(weights, batch)
+            senders = forecasting.with_readings(data, starts) if config.recurrent.missing_mask else None
             embeddings = embed(network, hidden, edges, config, senders)
             forecasts.append(data.restored(forecast(weights, batch, hidden, embeddings)))
     return torch.cat(forecasts, 1)

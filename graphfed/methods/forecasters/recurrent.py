@@ -12,7 +12,7 @@ The road graph is not used. The baseline that uses it, "GRU + FMTL", is in `mult
 Shapes are those of `common.forecasting`: K clients, P of them take part, W windows, n horizon.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,11 +130,10 @@ def first_forecaster(recurrent: Recurrent, seed: int, device: str) -> dict[str, 
 
 
 def forecast_alone(weights: Weights, batch: Batch, layers: int, teach: Tensor | None = None) -> Tensor:
-    """Forecast each series from its own readings, [P, W, n] on the common scale.
+    """Forecast each series from its own readings, [P, W, n] on the common scale; weights are shared or
+    [P, ...].
 
-    Args:
-        weights: Weights of encoder and decoder, shared or [P, ...].
-        teach: [n - 1] bool: later inputs that are true readings; None: none.
+    teach: [n - 1] bool: later inputs that are true readings; None: none.
     """
     return forecasting.decode(weights, batch, forecasting.encode(weights, batch, layers), teach, layers)
 
@@ -154,6 +153,23 @@ def forecast_from(data: Standardised, weights: Weights, starts: Tensor, layers: 
             for part in forecasting.parts_of(len(starts), forecasting.PART)
         ]
     return torch.cat(parts, 1)
+
+
+def training_batches(
+    data: Standardised, config: forecasting.ForecastTraining, number: int, epochs: int
+) -> Iterator[tuple[Batch, Tensor | None]]:
+    """Yield the batches of a round, in the same random order of windows for all sensors, each with the inputs
+    that are true readings; see `forecast_alone`.
+    """
+    starts, size = data.starts("train"), config.sequences.batch
+    steps = epochs * -(-len(starts) // size)
+    step = (number - 1) * steps
+    for epoch in range(epochs):
+        order = permutation(fold(config.run.seed, "windows", number, epoch), len(starts)).to(starts.device)
+        for part in forecasting.parts_of(len(order), size):
+            batch = forecasting.batch_of(data, starts[order[part]])
+            yield batch, forecasting.teaching(config, "clients", step, steps)
+            step += 1
 
 
 # ---- central training --------------------------------------------------------------------------------------
@@ -180,17 +196,11 @@ def train_central(
 
     A training step is on `batch` windows of every sensor.
     """
-    starts, size, training = data.starts("train"), config.sequences.batch, config.training
-    steps = -(-len(starts) // size)
-    step = (number - 1) * steps
-    order = permutation(fold(config.run.seed, "windows", number, 0), len(starts)).to(starts.device)
-    for part in forecasting.parts_of(len(order), size):
-        batch = forecasting.batch_of(data, starts[order[part]])
-        teach = forecasting.teaching(config, "clients", step, steps)
+    training = config.training
+    for batch, teach in training_batches(data, config, number, epochs=1):
         gradients = gradients_alone(weights, batch, config.recurrent.layers, teach)
         mean = {name: g / data.num_clients for name, g in gradients.items()}
         weights, optimizer = forecasting.descend(weights, mean, optimizer, training, training.lr)
-        step += 1
     return weights, optimizer
 
 
@@ -244,32 +254,19 @@ def pass_over(
     A client without readings in them takes no step, because weight decay alone would move its weights; with a
     penalty it takes the steps of the penalty.
 
-    Args:
-        weights: [P, ...] weights.
-        optimizer: The clients' optimiser states; {} for fresh ones.
-        penalty: (weights [P, ...]) -> a number that is added to the sum of the losses; None: none.
-
-    Returns:
-        Weights, and the optimiser states for the next round: {} with client_state=reset.
+    weights: [P, ...]. optimizer: {} for fresh ones, which are returned with client_state=reset too. penalty:
+    (weights [P, ...]) -> a number that is added to the sum of the losses.
     """
-    starts, own, training = data.starts("train"), dict(weights), config.training
+    own, training = dict(weights), config.training
     before = optimizer or init_state(training.optimizer, own)
-    epochs, size, layers = config.passes.local_epochs, config.sequences.batch, config.recurrent.layers
-    steps = epochs * -(-len(starts) // size)
-    step = (number - 1) * steps
-    for epoch in range(epochs):
-        order = permutation(fold(config.run.seed, "windows", number, epoch), len(starts)).to(starts.device)
-        for part in forecasting.parts_of(len(order), size):
-            batch = forecasting.batch_of(data, starts[order[part]])
-            teach = forecasting.teaching(config, "clients", step, steps)
-            gradients = gradients_alone(own, batch, layers, teach)
-            if penalty is not None:
-                leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
-                more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
-                gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
-            own, optimizer = forecasting.descend(own, gradients, optimizer, training, training.lr)
-            step += 1
-    read = windows(data.weight, starts, data.split.lags, data.split.horizon)
+    for batch, teach in training_batches(data, config, number, config.passes.local_epochs):
+        gradients = gradients_alone(own, batch, config.recurrent.layers, teach)
+        if penalty is not None:
+            leaves = {name: w.detach().requires_grad_() for name, w in own.items()}
+            more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
+            gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
+        own, optimizer = forecasting.descend(own, gradients, optimizer, training, training.lr)
+    read = windows(data.weight, data.starts("train"), data.split.lags, data.split.horizon)
     has_data = read.flatten(1).any(1)
     if penalty is None and not bool(has_data.all()):
         own = {k: choose_rows(has_data, new, weights[k]) for k, new in own.items()}

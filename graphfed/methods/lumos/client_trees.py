@@ -228,6 +228,7 @@ def build_trees(
     if not fused or config.network.layers > FUSED_LAYERS:
         blocks = forest.blocks(config.network.backbone, config.network.attention_heads)
     own = torch.cat([owner, lone]) if forest.virtual else torch.arange(len(ids), device=ids.device)
+    # POOL is over own leaves and those in the trees of receivers.
     leaves = torch.bincount(own, minlength=len(ids)) + arriving
     return ClientTrees(
         cohort,

@@ -145,6 +145,7 @@ def _chosen_bins(
     The receivers of a client take its bins in a random order; with pad_bins the bins are in a random order
     too.
     """
+    # The draws are 32-bit words: the factor keeps the receivers of a client together.
     draw = noise.words("lumos/receivers", entry_words(ids[rows], receiver), 1)[:, 0].long()
     order = torch.argsort(rows * (1 << 33) + draw)
     first = count.cumsum(0) - count
@@ -163,6 +164,7 @@ def _cut_bins(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tens
     lengths, width = bytes_of_bins(size), 8 * packed.shape[1]
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=packed.device)
     done = 0
+    # A bit takes a byte while it is moved, so a few clients are processed at a time.
     for clients in chunks(len(packed), width):
         some = slice(*torch.searchsorted(rows, rows.new_tensor([clients.start, clients.stop])).tolist())
         bits = unpack_bits(packed[clients], width).flatten()
@@ -206,6 +208,7 @@ def received_features(
     Raises:
         InputError: A header names a bin that does not exist, or a client has sent different headers.
     """
+    # Headers come from other clients: they are checked before a place in memory is computed from them.
     size = announced_sizes(header, width)
     sender_ids, first, sender_index = _distinct(sender)
     num_bins = header[:, 0].long()

@@ -46,23 +46,7 @@ from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.common.released import (
-    DEFAULTS,
-    PAPER,
-    FeatureBounds,
-    NoiseSeed,
-    Prepared,
-    Weights,
-    by_node,
-    check_features,
-    check_training,
-    node_route,
-    noise_of,
-    noised_labels,
-    return_logits,
-    round_at_server,
-    take_steps,
-)
+from graphfed.methods.common.released import FeatureBounds, NoiseSeed, Prepared, Weights, noise_of
 from graphfed.methods.parts import Inputs, Network, Run, Selection, Steps, Training
 from graphfed.methods.settings import Only, settings
 from graphfed.nn.batch import Batch, View, make_batch
@@ -121,7 +105,7 @@ class LpgnnConfig:
 
 def check_graph(graph: Graph, config: LpgnnConfig) -> None:
     """Raise InputError for a feature outside its bounds."""
-    check_features(graph, config.bounds)
+    released.check_features(graph, config.bounds)
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -218,8 +202,8 @@ def collect_release(
             "edges out, or add the client that has it"
         )
     arrived = {"features": features, "labels": labels, "roles": roles}
-    released_data = {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
-    check_training(released_data["roles"] & TRAIN > 0)
+    released_data = {name: released.by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
+    released.check_training(released_data["roles"] & TRAIN > 0)
     released_data["edges"] = torch.stack([place[neighbours.index], row]).int()
     return released_data if weights is None else {**released_data, "weights": weights}
 
@@ -326,7 +310,7 @@ def train(
     def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
         return loss_of(prepared_data, forward({**leaves}, prepared_data.batch, dropout), config.release)
 
-    return take_steps(weights, optimizer, config, round_number, loss)
+    return released.take_steps(weights, optimizer, config, round_number, loss)
 
 
 def logits_of(prepared_data: ServerData, weights: Weights, network: Network) -> Tensor:
@@ -349,7 +333,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
         grad=False,
     )
     labels = fed.upload(
-        run(noised_labels, data, ("train", "val"), budgets.epsilon_y, config.noise),
+        run(released.noised_labels, data, ("train", "val"), budgets.epsilon_y, config.noise),
         route,
         name="lpgnn/labels",
         protection=noise.protection(label_mechanism(budgets.epsilon_y, task.num_classes)),
@@ -369,7 +353,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Lp
 def setup(fed: Federation, data: Located, task: Task, config: LpgnnConfig) -> State:
     """Release the data, draw the first weights and prepare the server."""
     fed.begin("adding noise to features and labels, and sending them")
-    route = node_route(fed, data, task)
+    route = released.node_route(fed, data, task)
     released_data = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
@@ -384,20 +368,20 @@ def restore(
     fed: Federation, data: Located, task: Task, config: LpgnnConfig, values: Mapping[str, Located]
 ) -> State:
     """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent."""
-    route = node_route(fed, data, task)
+    route = released.node_route(fed, data, task)
     server = fed.server.run(prepare_server, values["released"], task, config)
     return State(values, Prepared(data, route, server))
 
 
 def round(fed: Federation, state: State, config: LpgnnConfig, round_number: int) -> State:
     """Train for a round at the server."""
-    return round_at_server(fed, state, train, config, round_number)
+    return released.round_at_server(fed, state, train, config, round_number)
 
 
 def predict(fed: Federation, state: State, config: LpgnnConfig, target: str) -> Located:
     """Predict every node at the server and send each client the logits of its nodes."""
     logits = fed.server.run(logits_of, state.prepared.server, state.weights, config.network)
-    return return_logits(fed, state.prepared, logits, target, name="lpgnn/predictions")
+    return released.return_logits(fed, state.prepared, logits, target, name="lpgnn/predictions")
 
 
 MESSAGES = {
@@ -430,9 +414,7 @@ METHOD = Method(
     predict=predict,
     restore=restore,
     requires=Requirements(
-        disjoint=True,
-        check=check_graph,
-        other=("features within feature_low .. feature_high",),
+        disjoint=True, check=check_graph, other=("features within feature_low .. feature_high",)
     ),
     sends=Sent(
         summary="noised features and labels and the edges, once; predictions back",
@@ -440,6 +422,6 @@ METHOD = Method(
         messages=MESSAGES,
     ),
     offers={"backbone": ("gcn", "gat", "sage")},
-    defaults=DEFAULTS,
-    paper_settings=PAPER,
+    defaults=released.DEFAULTS,
+    paper_settings=released.PAPER,
 )

@@ -233,11 +233,7 @@ class Chain:
             or 1).
         num_larger: [K] int64: neighbours with a larger workload.
         candidate: [K] bool: whether the client is in CVS: no neighbour has a larger workload.
-        column_of: [n] int64: by id, the column of `less` of each candidate that this cohort's candidates know
-            (-1: none).
-        row_of: [K] int64: the row of `less` of each candidate of the cohort (-1: none).
-        less: [R, S] bool: whether the row's workload is less than the column's.
-        num_larger_candidates: [K] int64: candidates with a larger workload.
+        larger: Pairs of a candidate of the cohort and a candidate that has a larger workload, in any order.
     """
 
     local: Tensor
@@ -246,28 +242,20 @@ class Chain:
     order: Tensor
     num_larger: Tensor
     candidate: Tensor
-    column_of: Tensor
-    row_of: Tensor
-    less: Tensor
-    num_larger_candidates: Tensor
+    larger: PairRows
 
 
 def uncompared(neighbours: Neighbours, local: Tensor, remote: Tensor) -> Chain:
     """Build the state of an assignment. No workloads have been compared yet."""
     nothing = torch.zeros_like(neighbours.ids)
-    no_candidate = torch.zeros_like(nothing, dtype=torch.bool)
-    column_of = torch.full((neighbours.num_clients,), -1, device=nothing.device)
     return Chain(
         local,
         remote,
         workload=neighbours.count(local.nonzero()[:, 0]),
         order=torch.zeros_like(local, dtype=torch.int8),
         num_larger=nothing,
-        candidate=no_candidate,
-        column_of=column_of,
-        row_of=nothing - 1,
-        less=torch.zeros(0, 0, dtype=torch.bool, device=nothing.device),
-        num_larger_candidates=nothing,
+        candidate=torch.zeros_like(nothing, dtype=torch.bool),
+        larger=PairRows(nothing[:0], nothing[:0]),
     )
 
 
@@ -390,13 +378,7 @@ def search(
         )
         other = fed.server.run(choose_largest, fed.table(proposed.route), seed, 2 * step + 1)
         other_pairs = fed.server.run(
-            count_comparisons,
-            other_pairs,
-            current.candidates,
-            proposed.candidates,
-            u,
-            other,
-            best_largest,
+            count_comparisons, other_pairs, current.candidates, proposed.candidates, u, other, best_largest
         )
         accepted, better, outcomes = decide_step(  # l. 7-8
             fed,
@@ -507,7 +489,7 @@ def find_largest(
     form = TensorForm(torch.int64, (None,))
     changes = fed.download(changes, staying_route, name="balance/candidate_changes", grad=False, like=form)
     whole = fed.download(whole, new_route, name="balance/candidate_list", grad=False, like=form)
-    chain, rows = fed.clients.run(update_tables, neighbours, chain, new, staying, changes, whole, outputs=2)
+    chain, rows = fed.clients.run(meet_candidates, neighbours, chain, new, staying, changes, whole, outputs=2)
     # Alg. 3, l. 10-12 and 17-18: candidates compare their workloads.
     among = open_pairs(fed, rows, name="balance/candidates")
     which = fed.clients.run(all_rows, rows)
@@ -582,82 +564,56 @@ def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tup
             f"balancer=mcmc lets {len(now)} clients compare with each other, in {pairs:.3g} pairs, more than "
             f"{MAX_PAIRS:.3g}; use balancer=local, which compares neighbours only"
         )
+    # Staying candidates need the difference only; a whole list in every step would be most of the traffic.
     left = before[~torch.isin(before, staying.ids)]
     changes = torch.cat([torch.tensor([len(left)], device=left.device), left, new.ids])
     return now, changes.expand(len(staying.ids), -1), now.expand(len(new.ids), -1)
 
 
-def update_tables(
+def meet_candidates(
     neighbours: Neighbours, chain: Chain, new: Tensor, staying: Tensor, changes: Tensor, full_list: Tensor
 ) -> tuple[Chain, PairRows]:
-    """Drop the outcomes of candidates that have left, and give new ones a row or a column.
+    """Drop the outcomes of candidates that have left, and list the pairs that have to compare.
 
     Args:
         new: [j] clients of the cohort that must compare with all other candidates.
         staying: [s] clients of the cohort that need to compare with new candidates only.
         changes: [s, 1 + a + b] as `list_candidates` returns them, for each staying one.
         full_list: [j, c] for each new one the ids of all candidates.
-
-    Returns:
-        The state with its new tables, and the pairs that have to compare, sorted by client.
     """
-    column_of, row_of = chain.column_of.clone(), chain.row_of.clone()
-    num_larger = chain.num_larger_candidates.clone()
-    arrivals = column_of[:0]
+    nobody = neighbours.ids[:0]
+    everyone, left, arrivals = full_list[0] if len(new) else nobody, nobody, nobody
     if len(staying):
+        # Every staying candidate has received the same changes.
         count = int(changes[0, 0])
         left, arrivals = changes[0, 1 : 1 + count], changes[0, 1 + count :]
-        num_larger[staying] -= chain.less[row_of[staying][:, None], column_of[left]].sum(1)
-        column_of[left] = -1
-        known = torch.cat([(column_of >= 0).nonzero()[:, 0], arrivals]).sort().values
-        arriving = arrivals
-    else:
-        column_of.fill_(-1)
-        known = arriving = full_list[0] if len(full_list) else arrivals
     stays = torch.zeros_like(chain.candidate)
     stays[staying] = True
-    row_of[~stays] = -1
-    num_larger[~stays] = 0
-    columns = allocate(column_of, arriving, chain.less.shape[1])
-    rows = allocate(row_of, new, chain.less.shape[0])
-    less = chain.less
-    if (rows, columns) != tuple(less.shape):
-        less = less.new_zeros(rows, columns)
-        less[: chain.less.shape[0], : chain.less.shape[1]] = chain.less
-    updated = replace(chain, column_of=column_of, row_of=row_of, less=less, num_larger_candidates=num_larger)
-    client = torch.cat([new.repeat_interleave(len(known)), staying.repeat_interleave(len(arrivals))])
-    other = torch.cat([known.repeat(len(new)), arrivals.repeat(len(staying))])
+    gone = torch.zeros(neighbours.num_clients, dtype=torch.bool, device=stays.device)
+    gone[left] = True
+    kept = stays[chain.larger.client] & ~gone[chain.larger.other]
+    larger = PairRows(chain.larger.client[kept], chain.larger.other[kept])
+    client = torch.cat([new.repeat_interleave(len(everyone)), staying.repeat_interleave(len(arrivals))])
+    other = torch.cat([everyone.repeat(len(new)), arrivals.repeat(len(staying))])
     apart = neighbours.ids[client] != other
     client, other = client[apart], other[apart]
     order = client.argsort(stable=True)
-    return updated, PairRows(client[order], other[order])
-
-
-def allocate(place_of: Tensor, ids: Tensor, size: int) -> int:
-    """Give free places of a table with `size` of them to some candidates, and return its new size.
-
-    place_of: [n] the place of each candidate (-1: none); changed in place.
-    """
-    taken = torch.zeros(size + len(ids), dtype=torch.bool, device=place_of.device)
-    taken[place_of[place_of >= 0]] = True
-    free = (~taken).nonzero()[: len(ids), 0]
-    place_of[ids] = free
-    # Grow by a quarter, so that the table is not copied for every new candidate.
-    return size if not len(free) or int(free[-1]) < size else int(free[-1]) + 1 + size // 4
+    return replace(chain, larger=larger), PairRows(client[order], other[order])
 
 
 def record_comparisons(chain: Chain, rows: PairRows, order: Tensor) -> Chain:
     """Record the outcomes `order` [p] of comparisons among candidates."""
-    less, smaller = chain.less.clone(), order < 0
-    less[chain.row_of[rows.client], chain.column_of[rows.other]] = smaller
-    num_larger = chain.num_larger_candidates.index_add(0, rows.client, smaller.long())
-    return replace(chain, less=less, num_larger_candidates=num_larger)
+    smaller = order < 0
+    client = torch.cat([chain.larger.client, rows.client[smaller]])
+    return replace(chain, larger=PairRows(client, torch.cat([chain.larger.other, rows.other[smaller]])))
 
 
 def largest_candidates(chain: Chain) -> Tensor:
     """Return the candidates with the largest workload, as clients of the cohort, ascending."""
+    exceeded = torch.zeros_like(chain.candidate)
+    exceeded[chain.larger.client] = True
     # Alg. 3, l. 17-18
-    return (chain.candidate & (chain.num_larger_candidates == 0)).nonzero()[:, 0]
+    return (chain.candidate & ~exceeded).nonzero()[:, 0]
 
 
 # ---- the decision on a step --------------------------------------------------------------------------------
@@ -689,7 +645,9 @@ def decide_step(
 
     counterpart = fed.clients.run(column, of_u, 0)
     name = "balance/acceptance"
-    rows, asks, numbers, which = meet(fed, neighbours, current, counterpart, proposed, u_of_other)
+    rows, asks, numbers, which = prepare_comparison(
+        fed, neighbours, current, counterpart, proposed, u_of_other
+    )
     pair = open_pairs(fed, rows, name=name)
     # Eq. (18): in plaintext as in the paper, or by a protocol that opens only its outcome.
     if balancing.acceptance == "opened":
@@ -697,15 +655,7 @@ def decide_step(
         outcome = fed.clients.run(decide_openly, neighbours, rows, asks, numbers, received, key, temperature)
     else:
         outcome = at_most_pairs(
-            fed,
-            pair,
-            numbers,
-            which,
-            asker=asks,
-            bits=bits,
-            temperature=temperature,
-            seed=key,
-            name=name,
+            fed, pair, numbers, which, asker=asks, bits=bits, temperature=temperature, seed=key, name=name
         )
     chains, largest = (current.chain, proposed.chain), current.largest
     accepted = fed.clients.run(
@@ -716,7 +666,9 @@ def decide_step(
 
     # The best state so far: u' compares with the client that had the largest workload in it.
     counterpart = fed.clients.run(column, of_best, 0)
-    rows, asks, numbers, which = meet(fed, neighbours, best, counterpart, proposed, best_of_other)
+    rows, asks, numbers, which = prepare_comparison(
+        fed, neighbours, best, counterpart, proposed, best_of_other
+    )
     pair = open_pairs(fed, rows, name="balance/best")
     outcome = compare_pairs(
         fed, pair, numbers, which, asker=asks, bits=bits, reveal="greater", name="balance/best"
@@ -739,7 +691,7 @@ def address_counterparts(table: RouteTable, one: Tensor, *others: Tensor) -> Ten
     return torch.where((table.ids == one)[:, None], torch.stack(others, 1), -1)
 
 
-def meet(
+def prepare_comparison(
     fed: Federation,
     neighbours: Located,
     asking: Largest,
@@ -774,6 +726,7 @@ def form_pair(
     """
     client, other = torch.cat([asking, asked]), torch.cat([counterpart, asked_counterpart])
     asks = torch.arange(len(client), device=client.device) < len(asking)
+    # u may be u': a client does not run a protocol with itself.
     apart = (other >= 0) & (other != neighbours.ids[client])
     order = apart.nonzero()[:, 0]
     order = order[client[order].argsort()]

@@ -130,6 +130,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
     fed.begin("encoding and sending the features")
     assignment = fed.clients.run(to_values, balanced.assignment)
     if GRADIENTS[config.sums.aggregation].per_client:
+        # Refuse now: once features are sent, their budget is spent.
         fed.clients.run(check_memory, fed.client_ids(), assignment, task, config.network)
     features, sent = send_features(fed, data, rows, assignment, task, config)
     weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
@@ -149,6 +150,7 @@ def restore(
 ) -> State:
     """Rebuild the state of a run whose features have been sent: nothing is balanced or drawn again."""
     fed.begin("building the trees")
+    # Clients know from the settings what form of weights the server may send.
     fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
     assignment, features = values["assignment"], values["features"]
@@ -568,14 +570,9 @@ METHOD = Method(
         disjoint=True,
         nodes_per_client="one",
         check=client_trees.check_graph,
-        other=(
-            "features within feature_low .. feature_high",
-            "edges without weights",
-        ),
+        other=("features within feature_low .. feature_high", "edges without weights"),
     ),
-    state=StateValues(
-        facts="balance",
-    ),
+    state=StateValues(facts="balance"),
     sends=Sent(
         summary="noised features, once; embeddings of leaves and gradients, every round",
         protection="features by local differential privacy, degrees by secure comparisons; embeddings in "

@@ -45,22 +45,7 @@ from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common import released
 from graphfed.methods.common.link_prediction import link_loss, pair_products
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.common.released import (
-    DEFAULTS,
-    PAPER,
-    FeatureBounds,
-    NoiseSeed,
-    Prepared,
-    Weights,
-    by_node,
-    check_training,
-    node_route,
-    noise_of,
-    noised_labels,
-    return_logits,
-    round_at_server,
-    take_steps,
-)
+from graphfed.methods.common.released import FeatureBounds, NoiseSeed, Prepared, Weights, noise_of
 from graphfed.methods.parts import Inputs, Network, Run, Selection, Steps, Training
 from graphfed.methods.settings import settings
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
@@ -214,11 +199,7 @@ class SymmetricGraph:
             limit = self.indptr[start] + PIECE
             stop = max(start + 1, int(torch.searchsorted(self.indptr, limit, right=True)) - 1)
             first, last = int(self.indptr[start]), int(self.indptr[stop])
-            yield (
-                slice(start, stop),
-                self.indptr[start : stop + 1] - first,
-                self.indices[first:last],
-            )
+            yield (slice(start, stop), self.indptr[start : stop + 1] - first, self.indices[first:last])
             start = stop
 
 
@@ -376,13 +357,13 @@ def count_nodes(table: RouteTable) -> dict[str, int]:
 def collect_release(features: Tensor, edges: Tensor, table: RouteTable) -> dict[str, Tensor]:
     """Collect what was released, in the order of the nodes' ids [U]."""
     arrived = {"features": features, "edges": edges}
-    return {name: by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
+    return {name: released.by_node(x, table) for name, x in arrived.items()} | {"ids": table.ids}
 
 
 def add_labels(released_data: dict[str, Tensor], labels: Tensor, table: RouteTable) -> dict[str, Tensor]:
     """Add the released labels."""
-    in_order = by_node(labels, table)
-    check_training(in_order >= 0)
+    in_order = released.by_node(labels, table)
+    released.check_training(in_order >= 0)
     return released_data | {"labels": in_order}
 
 
@@ -452,7 +433,7 @@ def train(
             return link_loss(pair_products(h, edges), pair_products(h, others))
         return cross_entropy(h[prepared_data.training], prepared_data.target)
 
-    return take_steps(weights, optimizer, config, round_number, loss)
+    return released.take_steps(weights, optimizer, config, round_number, loss)
 
 
 def logits_of(prepared_data: ServerData, weights: Weights, backbone: str) -> Tensor:
@@ -487,7 +468,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
     if task.name != CLASSIFICATION:
         return released_data
     labels = fed.upload(
-        fed.clients.run(noised_labels, data, ("train",), epsilon, config.noise),
+        fed.clients.run(released.noised_labels, data, ("train",), epsilon, config.noise),
         route,
         name="naive_fedgnn/labels",
         protection=noise.protection(label_mechanism(epsilon, task.num_classes)),
@@ -517,7 +498,7 @@ def describe_cost(num_nodes: int, width: int, epsilon: float, backbone: str) -> 
 
 def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig) -> State:
     """Release the data and draw the first weights."""
-    route = node_route(fed, data, task)
+    route = released.node_route(fed, data, task)
     released_data = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
@@ -532,7 +513,7 @@ def restore(
     fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig, values: Mapping[str, Located]
 ) -> State:
     """Rebuild the state of a run that is resumed: nothing is released again, only the nodes' ids are sent."""
-    return build_state(fed, data, task, node_route(fed, data, task), values)
+    return build_state(fed, data, task, released.node_route(fed, data, task), values)
 
 
 def build_state(
@@ -576,7 +557,7 @@ def products(pair_ids: Tensor) -> Tensor:
 
 def round(fed: Federation, state: State, config: NaiveFedgnnConfig, round_number: int) -> State:
     """Train for a round at the server."""
-    return round_at_server(fed, state, train, config, round_number)
+    return released.round_at_server(fed, state, train, config, round_number)
 
 
 def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: str) -> Located:
@@ -587,7 +568,7 @@ def predict(fed: Federation, state: State, config: NaiveFedgnnConfig, target: st
         rows = fed.server.run(select_rows, logits, state.values["released"], fed.table(route))
         pair_ids = fed.download(rows, route, name="naive_fedgnn/embeddings", grad=False)
         return fed.clients.run(products, pair_ids)
-    return return_logits(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
+    return released.return_logits(fed, state.prepared, logits, target, name="naive_fedgnn/predictions")
 
 
 MESSAGES = {
@@ -625,10 +606,7 @@ METHOD = Method(
         disjoint=True,
         numbered=True,
         check=check_graph,
-        other=(
-            "features within feature_low .. feature_high",
-            "edges without weights",
-        ),
+        other=("features within feature_low .. feature_high", "edges without weights"),
     ),
     sends=Sent(
         summary="noised features, edges and labels, once; predictions back",
@@ -636,6 +614,6 @@ METHOD = Method(
         messages=MESSAGES,
     ),
     offers={"backbone": ("gcn", "gat")},
-    defaults=DEFAULTS,
-    paper_settings=PAPER,
+    defaults=released.DEFAULTS,
+    paper_settings=released.PAPER,
 )

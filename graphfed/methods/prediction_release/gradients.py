@@ -77,11 +77,7 @@ def training_loss(prepared: Prepared, weights: Weights, network: Network, key: i
 
 
 def training_nodes_of_clients(prepared: Prepared) -> Tensor:
-    """Return the number of training nodes of each client.
-
-    Returns:
-        [K_h] int64.
-    """
+    """Return the number of training nodes of each client, [K_h] int64."""
     return prepared.counts
 
 

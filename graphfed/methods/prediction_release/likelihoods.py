@@ -30,16 +30,9 @@ TOLERANCE, STEPS = 1e-9, 3000
 
 
 def maximise(released: Tensor, own: Tensor, response: Tensor, prior: Tensor) -> Tensor:
-    """Maximise (a) by expectation maximisation.
+    """Maximise (a) by expectation maximisation: Q, [n, C] float64, all above 0, for n classes of nodes.
 
-    Args:
-        released: [n, C] M^r for n classes of nodes.
-        own: [n, C] M^o.
-        response: T, [C, C].
-        prior: [n, C] or [C], the numbers s q_c, all above 0.
-
-    Returns:
-        Q, [n, C] float64, all above 0.
+    prior: [n, C] or [C], the numbers s q_c, all above 0.
     """
     found = (prior / prior.sum(-1, keepdim=True)).expand(own.shape)
     for _ in range(STEPS):
@@ -52,16 +45,11 @@ def maximise(released: Tensor, own: Tensor, response: Tensor, prior: Tensor) -> 
 
 
 def class_likelihoods(counts: Tensor, epsilon: float, smoothing: float) -> Tensor:
-    """Estimate how likely each class of a neighbour is, by the class of the node.
+    """Estimate how likely each class of a neighbour is, by the class of the node, from the counts [2, C, C]
+    M^r and M^o.
 
-    Args:
-        counts: [2, C, C] M^r and M^o.
-        epsilon: Privacy budget of a released class.
-        smoothing: s.
-
-    Returns:
-        [2, C, C], log (Q T)_kc for released classes, and log Q_kc for those that the client knows, in the
-        default dtype.
+    Returns [2, C, C], log (Q T)_kc for released classes, and log Q_kc for those that the client knows, in the
+    default dtype.
     """
     released, own = counts.double()
     num_classes = len(own)

@@ -146,11 +146,7 @@ def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseC
 
 
 def restore(
-    fed: Federation,
-    data: Located,
-    task: Task,
-    config: PredictionReleaseConfig,
-    values: Mapping[str, Located],
+    fed: Federation, data: Located, task: Task, config: PredictionReleaseConfig, values: Mapping[str, Located]
 ) -> State:
     """Rebuild the state of a run that is resumed: no noise is drawn again."""
     fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
@@ -242,11 +238,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     restore=restore,
-    requires=Requirements(
-        disjoint=True,
-        check=check_graph,
-        other=("edges without weights",),
-    ),
+    requires=Requirements(disjoint=True, check=check_graph, other=("edges without weights",)),
     sends=Sent(
         summary="a predicted class of each node, once; gradients, every round",
         protection="local differential privacy for the predicted class; gradients in plaintext, with "

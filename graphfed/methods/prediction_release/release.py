@@ -32,20 +32,14 @@ from graphfed.privacy.local import label_mechanism, respond
 
 
 def draw_words(cohort: Cohort, noise: NoiseSeed) -> Tensor:
-    """Draw the word of each node's randomised response, before anything is known that it will hide.
-
-    Returns:
-        [N] int32.
+    """Draw the word of each node's randomised response, before anything is known that it will hide, [N]
+    int32.
     """
     return noise_of(noise).words("prediction_release/classes", cohort.id, 1)[:, 0]
 
 
 def no_evidence(cohort: Cohort) -> Tensor:
-    """Return what neighbours say about every node before the release: nothing.
-
-    Returns:
-        [N, C] zeros.
-    """
+    """Return what neighbours say about every node before the release: zeros, [N, C]."""
     return torch.zeros(cohort.num_rows, cohort.num_classes, device=cohort.id.device)
 
 
@@ -60,13 +54,8 @@ def released_classes(classes: Tensor, words: Tensor, epsilon: float, num_classes
 
 
 def accept_classes(num_classes: int, classes: Tensor, declared: Mapping[str, np.ndarray]) -> str:
-    """Check the released classes that another process sent; see `transfer.Accept`.
-
-    Args:
-        declared: The counts that its clients have declared; not used.
-
-    Returns:
-        The reason why they cannot be used; empty if they can.
+    """Say why the released classes that another process sent cannot be used, or return an empty text; see
+    `transfer.Accept`.
     """
     if classes.dtype != torch.int16 or classes.dim() != 1:
         return f"{describe_value(classes)} where a class of each node is expected"
@@ -75,15 +64,11 @@ def accept_classes(num_classes: int, classes: Tensor, declared: Mapping[str, np.
 
 
 def count_neighbours(cohort: Cohort, classes: Tensor, received: Tensor) -> Tensor:
-    """Count every node's neighbours by their classes.
+    """Count every node's neighbours by their classes, [2, N, C] int64: neighbours at other clients by
+    released class, and at the node's own client by predicted class.
 
-    Args:
-        classes: [N] predicted classes of the cohort's own rows.
-        received: [M] released classes of the remote neighbours.
-
-    Returns:
-        [2, N, C] int64: neighbours at other clients by released class, and at the node's own client by
-        predicted class.
+    classes: [N] predicted classes of the cohort's own rows. received: [M] released classes of the remote
+    neighbours.
     """
     n, width = cohort.num_rows, cohort.num_classes
     source, target = cohort.edge_index
@@ -111,15 +96,10 @@ def count_pairs_of_clients(cohort: Cohort, neighbours: Tensor) -> Tensor:
 
 
 def weigh_evidence(neighbours: Tensor, likelihoods: Tensor) -> Tensor:
-    """Compute what the classes of its neighbours say about every node's class.
+    """Compute what the classes of its neighbours say about every node's class, [N, C]: for each class of the
+    node, the sum over its neighbours of the log-likelihoods of their classes.
 
-    Args:
-        neighbours: [2, N, C] counts of `count_neighbours`.
-        likelihoods: [2, C, C] the result of `class_likelihoods`.
-
-    Returns:
-        [N, C]: for each class of the node, the sum over its neighbours of the log-likelihoods of their
-        classes.
+    neighbours: [2, N, C] counts of `count_neighbours`. likelihoods: [2, C, C] of `class_likelihoods`.
     """
     return torch.bmm(neighbours.to(likelihoods), likelihoods.transpose(1, 2)).sum(0)
 
@@ -138,14 +118,8 @@ def round_counts(total: Any) -> Any:
 
 
 def accept_pairs(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
-    """Check the counts that another process sent; see `transfer.Accept`.
-
-    Args:
-        counts: What has arrived; its dtype and shape are checked by the transfer.
-        declared: The counts that its clients have declared; not used.
-
-    Returns:
-        The reason why they cannot be used; empty if they can.
+    """Say why the counts that another process sent cannot be used, or return an empty text; the transfer
+    checks their dtype and shape. See `transfer.Accept`.
     """
     return "a number of neighbours below 0" if bool((counts < 0).any()) else ""
 
@@ -167,16 +141,8 @@ def release(
     task: Task,
     config: PredictionReleaseConfig,
 ) -> Located:
-    """Send every node's class to the clients of its neighbours, once, and weigh what has arrived.
-
-    Args:
-        batches: At the clients: the batches of the network.
-        route: The route of the nodes to the clients that have a neighbour of them.
-        weights: At the clients: the weights of the network.
-        words: At the clients: the result of `draw_words`.
-
-    Returns:
-        At the clients: what its neighbours say about every node, [N, C].
+    """Send every node's class to the clients of its neighbours, once, and weigh what has arrived: at the
+    clients, what its neighbours say about every node, [N, C]. words: result of `draw_words`.
     """
     run, num_classes, epsilon = fed.clients.run, task.num_classes, config.release.epsilon
     classes = run(predicted_classes, batches, weights, config.network)
