@@ -201,7 +201,7 @@ def test_a_module_that_is_given_and_installed_is_there_once() -> None:
         ("1 +", r"given\.py cannot be loaded: SyntaxError"),
         ("raise SystemExit(0)", r"given\.py cannot be loaded: SystemExit: 0"),
         ("import no_such_library", r"given\.py cannot be loaded: ModuleNotFoundError: .*no_such_library"),
-        ("x = 1", r"given\.py declares nothing; write one of METHOD, METHODS, DATASETS, PARTITIONS"),
+        ("x = 1", r"given\.py declares nothing; write one of METHOD, METHODS, RULE, RULES, DATASETS"),
         (METHOD.format(name="fedavg"), r"method 'fedavg' of .*given\.py cannot be used: graphfed has one of"),
         (
             METHOD.format(name="Mild"),
