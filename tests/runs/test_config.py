@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deciding import beside
 
 from graphfed.cli import main
 from graphfed.data.datasets import load
@@ -92,7 +93,11 @@ from graphfed.tasks.run_config import default_threads
             "backbone='gnc' cannot be used: did you mean 'gcn'? (default gcn)",
         ),
         ({"settings": {"lrr": 1}}, "fedavg has no setting 'lrr'; did you mean 'lr'"),
-        ({"settings": {"mu": 1}}, "fedavg has no setting 'mu'; it is a setting of fedprox"),
+        ({"settings": {"hops": 1}}, "fedavg has no setting 'hops'; it is a setting of fedgcn"),
+        (
+            {"settings": {"mu": 1}},
+            "mu=1 cannot be used with rule=fedavg: mu is a setting of",
+        ),
         ({"settings": {"learning_rate": 1}}, "fedavg has no setting 'learning_rate'; choose one of: "),
         ({"settings": {"LR": 1}}, "did you mean 'lr'?"),
         ({"settings": {"local-steps": 1}}, "did you mean 'local_steps'?"),
@@ -194,22 +199,23 @@ def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str, 
     for setting in settings_of(config):
         if not deep and first_methods()[same_everywhere(setting)] != method:
             continue
-        refused = 0
+        refused, needed = 0, beside(config, setting.name)
         for value in BAD_VALUES:
             try:
-                make_config(method, settings={setting.name: value})
+                make_config(method, settings={**needed, setting.name: value})
             except InputError as error:
                 message = str(error)
                 refused += 1
                 assert setting.name in message
-                # A number may be read as a truth value, and refused beside another setting.
+                # A number may be read as a truth value, and refused beside another setting; none is no value.
                 assert (
-                    shown(value) in message
+                    value is None
+                    or shown(value) in message
                     or f"{setting.name}={value}" in message
                     or f"{setting.name}=True" in message
                 )
                 assert re.search(
-                    "expected|did you mean|choose one of|cannot use|omit this setting|needs every client",
+                    "expected|did you mean|choose one of|cannot use|omit this setting|or use|needs every client",
                     message,
                 )
                 assert not re.search("(?i)input should|valid|parse|constraint", message)
