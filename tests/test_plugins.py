@@ -201,7 +201,7 @@ def test_a_module_that_is_given_and_installed_is_there_once() -> None:
         ("1 +", r"given\.py cannot be loaded: SyntaxError"),
         ("raise SystemExit(0)", r"given\.py cannot be loaded: SystemExit: 0"),
         ("import no_such_library", r"given\.py cannot be loaded: ModuleNotFoundError: .*no_such_library"),
-        ("x = 1", r"given\.py declares nothing; write one of METHOD, METHODS, RULE, RULES, DATASETS"),
+        ("x = 1", r"given\.py declares nothing; write one of METHOD, METHODS, RULE, RULES"),
         (METHOD.format(name="fedavg"), r"method 'fedavg' of .*given\.py cannot be used: graphfed has one of"),
         (
             METHOD.format(name="Mild"),
@@ -348,3 +348,31 @@ def test_fedavgm_without_momentum_is_fedavg() -> None:
     moved = graphfed.run("fedavgm", momentum=0.9, **options)  # type: ignore[arg-type]
     assert still.test == pytest.approx(plain.test, abs=1e-6)
     assert moved.test != plain.test
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedgcn", "fedgat"])
+def test_a_rule_in_one_short_file_works_with_every_exchange_in_every_placement(method: str) -> None:
+    page = (Path(__file__).parents[1] / "docs/plugins.md").read_text()
+    (code,) = re.findall(r"<!-- file: damped.py -->\n```python\n(.*?)```", page, re.DOTALL)
+    assert len(code.splitlines()) <= 40
+    load_plugin(write("damped", code))
+    options: dict[str, object] = {"clients": 2, "rounds": 2, "local_steps": 2, "out": False}
+    options |= {"data": "social", "settings": {"data.num_nodes": 60}}
+    found = {
+        (step, runtime): graphfed.run(  # type: ignore[arg-type]
+            method, rule="damped", server_step=step, runtime=runtime, **options
+        ).test["loss"]
+        for step in (1.0, 0.3)
+        for runtime in ("local", "processes")
+    }
+    plain = graphfed.run(method, rule="fedavg", optimizer_at="clients", **options).test["loss"]  # type: ignore[arg-type]
+    assert found[1.0, "local"] == pytest.approx(plain, abs=1e-5)
+    assert found[0.3, "local"] == pytest.approx(found[0.3, "processes"], abs=1e-5)
+    assert found[0.3, "local"] != pytest.approx(plain, abs=1e-3)
+
+
+def test_a_run_names_the_plug_in_of_its_rule() -> None:
+    load_plugin(EXAMPLE / "fedavgm.py")
+    result = graphfed.run("fedgcn", rule="fedavgm", clients=2, rounds=1, out=False)
+    assert result.details["changed_settings"]["rule"] == "fedavgm"
+    assert any("fedavgm" in name for name in result.versions)

@@ -88,7 +88,8 @@ names = ("none", "greedy", "mcmc", "local", "oracle")
 largest = {}
 figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for name in names:
-    setting = {**graph, "balancer": name, "mcmc_steps": 500, "noise_seed": 0}
+    steps = {"mcmc_steps": 500} if name == "mcmc" else {}
+    setting = {**graph, **steps, "balancer": name, "noise_seed": 0}
     gf.run("lumos", rounds=1, settings=setting, out=folder / name, **common)
     clients = pq.read_table(folder / name / "clients.parquet")
     workload = np.sort(clients["kept"].to_numpy())[::-1]

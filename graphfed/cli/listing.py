@@ -98,7 +98,8 @@ def _page(method: dict[str, Any]) -> None:
     for setting in method["settings"]:
         mark = " *" if setting["own"] or setting["name"] in method["defaults"] else ""
         default = "none" if setting["default"] is None else setting["default"]
-        rows.append((setting["name"] + mark, setting["expected"], default, setting["description"]))
+        only = f"with {setting['only']}: " if setting["only"] else ""
+        rows.append((setting["name"] + mark, setting["expected"], default, only + setting["description"]))
     table = make_table(
         ("setting", "a value is", "default", "what it is"),
         rows,

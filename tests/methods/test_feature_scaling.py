@@ -83,7 +83,7 @@ def scaled(
         for worker in fed.workers
     ]
     data = fed.locate("clients", "data", cohorts)
-    config = chosen.config(**{**default_settings(chosen), **settings})
+    config = chosen.configure(settings, default_settings(chosen))
     done, scaling = scale_features(fed, data, chosen, config, Task(graph.num_features, 3))
     return in_order(done.parts), None if scaling is None else scaling.parts[0], fed
 
@@ -181,7 +181,7 @@ def test_features_that_are_not_scaled_have_the_dtype_of_the_run():
     assert cohort.x.dtype == torch.float64
     chosen = get_method("fedavg")
     for features_as, dtype in (("raw", torch.float32), ("unit", torch.float32), ("scaled", torch.float64)):
-        config = chosen.config(**{**default_settings(chosen), "features": features_as})
+        config = chosen.configure({"features": features_as}, default_settings(chosen))
         assert as_configured(cohort, config).x.dtype == dtype
 
 
@@ -255,7 +255,7 @@ def test_a_client_alone_is_scaled_by_its_own_nodes_only():
         split = Split("all", everything, ~everything, ~everything)
         cohort = make_cohort(alone, split, partition(alone, "random", 1, 0), [0])
         fed, chosen = stacked(1), get_method("central")
-        config = chosen.config(**default_settings(chosen))
+        config = chosen.configure({}, default_settings(chosen))
         data = fed.locate("clients", "data", [cohort])
         done, _ = scale_features(fed, data, chosen, config, Task(x.shape[1], 3))
         assert torch.equal(in_order(done.parts), together[own])
@@ -278,7 +278,7 @@ def test_a_node_that_several_clients_own_counts_once():
     fed, chosen = stacked(3), get_method("sapgnn")
     cohort = make_cohort(graph, split_of(graph), shared, range(3))
     held = len(torch.unique(cohort.id[cohort.owned]))
-    config = chosen.config(**default_settings(chosen))
+    config = chosen.configure({}, default_settings(chosen))
     data = fed.locate("clients", "data", [cohort])
     _, scaling = scale_features(fed, data, chosen, config, Task(graph.num_features, 3))
     assert held < int(cohort.owned.sum())
@@ -298,7 +298,7 @@ def scaled_alone(graph: Graph, ids: np.ndarray) -> tuple[Tensor, Scaling | None,
     cohort = make_cohort(own, split, partition(own, "random", 1, 0), [0])
     fed, chosen = stacked(1), get_method("central")
     data = fed.locate("clients", "data", [cohort])
-    config = chosen.config(**default_settings(chosen))
+    config = chosen.configure({}, default_settings(chosen))
     done, scaling = scale_features(fed, data, chosen, config, Task(graph.num_features, 3))
     return in_order(done.parts), None if scaling is None else scaling.parts[0], fed
 

@@ -289,8 +289,7 @@ def balance(fed: Federation, rows: Located, balancing: Balancing, seed: int) -> 
         )
     neighbours = fed.clients.run(make_neighbours, rows, fed.client_ids(), fed.num_clients)
     balanced = run_balancer(fed, rows, neighbours, balancing, seed)
-    # Without a balancer every tree has all edges.
-    if balancing.balancer == "none" or not balancing.fill_trees:
+    if not balancing.fill_trees:
         return balanced
     return replace(balanced, assignment=fill_trees(fed, rows, neighbours, balanced.assignment, bits, seed))
 
