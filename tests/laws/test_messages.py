@@ -17,10 +17,11 @@ from graphfed.tasks.registry import get_task
 AVERAGES = [{}, {"aggregation": "secure", "protocols": "simulated"}]
 #: With the optimiser at the server.
 GRADIENTS = [{"optimizer_at": "server", "local_steps": 1, **average} for average in AVERAGES]
-RULES = [{"rule": rule, "local_steps": 1, **average} for rule in ("fedavg", "fedsgd") for average in AVERAGES]
+RULES = [{"rule": "fedavg", "local_steps": 1, **average} for average in AVERAGES]
+RULES += [{"rule": "fedsgd", **average} for average in AVERAGES]
 RULES += [{"rule": "scaffold", "optimizer": "sgd", **average} for average in AVERAGES]
 VARIANTS = {
-    "fedavg": [*AVERAGES, *GRADIENTS],
+    "fedavg": [*AVERAGES, *RULES],
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "fedavgm": AVERAGES,
