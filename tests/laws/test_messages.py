@@ -17,6 +17,7 @@ from graphfed.tasks.registry import get_task
 AVERAGES = [{}, {"aggregation": "secure", "protocols": "simulated"}]
 #: With the optimiser at the server.
 GRADIENTS = [{"optimizer_at": "server", "local_steps": 1, **average} for average in AVERAGES]
+<<<<<<< HEAD
 RULES = [
     {**rule, **average}
     for rule in (
@@ -28,6 +29,13 @@ RULES = [
 ]
 VARIANTS = {
     "fedavg": [*AVERAGES, *GRADIENTS, *RULES],
+=======
+RULES = [{"rule": "fedavg", "local_steps": 1, **average} for average in AVERAGES]
+RULES += [{"rule": "fedsgd", **average} for average in AVERAGES]
+RULES += [{"rule": "scaffold", "optimizer": "sgd", **average} for average in AVERAGES]
+VARIANTS = {
+    "fedavg": [*AVERAGES, *RULES],
+>>>>>>> generic
     "fedprox": AVERAGES,
     "fedadam": AVERAGES,
     "fedavgm": AVERAGES,
