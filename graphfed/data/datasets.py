@@ -29,14 +29,14 @@ from graphfed.plugins import Registry
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """The data set that a name stands for.
+    """The data set that a name stands for, and its title of one line.
 
     Attributes:
-        title: One line that describes the set.
         task: "classification" for a graph, "forecasting" for sensors.
-        load: The function that loads the set. For a built-in set or a plug-in's set it takes the options,
-            each with a default, and returns a Graph or Sensors; it may take `structure_only` among them. For
-            a set that is read from files it is (roots, structure_only) -> Graph, or (roots) -> Sensors.
+        load: For a built-in set or a plug-in's set, a function of the options, each with a default, perhaps
+            with
+            `structure_only` among them. For a set that is read from files, (roots, structure_only) -> Graph,
+            or (roots) -> Sensors.
         default_split: The argument `spec` of `splits.make_split`; None for forecasting, where time is split.
         source: Where the files come from.
         citation: The publication and the licence.
@@ -68,16 +68,7 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Availability:
-    """One row of `available`.
-
-    Attributes:
-        name: The name of the data set.
-        title: One line that describes it.
-        task: "classification" or "forecasting".
-        built_in: Whether the set needs no file.
-        place: The folder or file that was found; None if there is none.
-        missing: The names of the missing files.
-    """
+    """One row of `available`: what was found of a data set, and the names of the missing files."""
 
     name: str
     title: str
@@ -203,17 +194,7 @@ DATASETS = Registry("data set", "graphfed.datasets", "DATASET", _INCLUDED, lambd
 
 
 def search_folders(data_dir: str | Path | None = None) -> list[Path]:
-    """List the folders in which files are searched.
-
-    Args:
-        data_dir: A folder that comes first; None for no such folder.
-
-    Returns:
-        `data_dir`, the folder in GRAPHFED_DATA and the cache folder, in this order, without those not given.
-
-    Raises:
-        InputError: `data_dir` is not a folder.
-    """
+    """List the folders in which files are searched: `data_dir`, then GRAPHFED_DATA, then the cache folder."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"the data folder {data_dir} does not exist; create it, or omit the option")
     given = [data_dir, os.environ.get("GRAPHFED_DATA") or None, cache_folder()]
@@ -223,21 +204,12 @@ def search_folders(data_dir: str | Path | None = None) -> list[Path]:
 def load(
     name: str, data_dir: str | Path | None = None, *, structure_only: bool = False, **options: Any
 ) -> Graph | Sensors:
-    """Load a data set.
+    """Load a data set by its key of `DATASETS`.
 
     Args:
-        name: A key of `DATASETS`.
-        data_dir: A folder that is searched for files before the others (`search_folders`).
         structure_only: Load a graph without its features (`x` is None). A set whose features are incomplete
             can be loaded in no other way.
         **options: Options of a generated set, as in `load("social", num_nodes=10_000)`.
-
-    Returns:
-        A Graph, or Sensors for a forecasting set.
-
-    Raises:
-        InputError: The name or an option is unknown, or files are missing. The message names these files,
-            the folders that were searched, and the source of the files.
     """
     if name not in DATASETS:
         raise InputError(f"unknown data set {name!r}; {did_you_mean(name, DATASETS)}")
@@ -266,17 +238,7 @@ def load(
 
 
 def available(data_dir: str | Path | None = None) -> list[Availability]:
-    """Report which data sets can be loaded. Nothing is loaded or downloaded.
-
-    Args:
-        data_dir: A folder that is searched for files before the others (`search_folders`).
-
-    Returns:
-        One row for each data set.
-
-    Raises:
-        InputError: `data_dir` is not a folder.
-    """
+    """Report for each data set whether it can be loaded. Nothing is loaded or downloaded."""
     roots = search_folders(data_dir)
     rows = []
     for name, spec in DATASETS.usable().items():

@@ -23,14 +23,7 @@ _UNITS = {"datetime64": "ns", **{f"datetime64[{unit}]": unit for unit in ("s", "
 
 
 def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Read the table of a file that is laid out as the two public files are.
-
-    Returns:
-        The names of the columns, the index, datetime64 [rows], and the values, [rows, columns].
-
-    Raises:
-        InputError: h5py is not installed, or the file is missing, damaged or laid out differently.
-    """
+    """Read the columns' names, the index (datetime64 [rows]) and the values [rows, columns] of a table."""
     try:
         import h5py
     except ImportError:

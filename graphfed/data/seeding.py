@@ -8,17 +8,10 @@ from graphfed.errors import InputError
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """Create a numpy generator for one purpose.
+    """Create a numpy generator for one purpose, such as "split/random".
 
     The purpose is part of the generator's seed, so a split and a partition with the same seed draw
     independent numbers.
-
-    Args:
-        seed: An integer of at least 0.
-        purpose: A name for what is drawn, such as "split/random".
-
-    Raises:
-        InputError: `seed` is not an integer of at least 0.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise InputError(f"seed {seed!r} cannot be used; give an integer of at least 0")

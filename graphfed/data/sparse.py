@@ -13,16 +13,7 @@ MAX_WIDTH = 10**7
 def csr_from_arrays(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> sp.csr_matrix:
-    """Build a float32 csr matrix and check its arrays.
-
-    Args:
-        data: The stored values, [nnz].
-        indices: The columns of the values, integers [nnz].
-        indptr: The start of each row in `indices`, integers [n + 1].
-        shape: (n, F), the numbers of rows and columns.
-
-    Returns:
-        The matrix, [n, F].
+    """Build a float32 csr matrix [n, F] from numbers [nnz], columns [nnz] and row starts [n + 1].
 
     Raises:
         ValueError: An array is damaged; the message names the array. No number overflows, is truncated or is

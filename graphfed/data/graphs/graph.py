@@ -407,20 +407,11 @@ def _check_positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
 def undirected(
     name: str, edges: np.ndarray, weights: np.ndarray | None, repeated: str, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Merge the two directions and the repetitions of edges, and drop self loops.
-
-    Args:
-        name: The name of the graph, for messages.
-        edges: Endpoints, [2, any].
-        weights: Positive weights, [any] float64, or None.
-        repeated: How the weights of one edge are combined (`REPEATED`).
+    """Merge the two directions and the repetitions of edges [2, any], and drop self loops.
 
     Returns:
         Every edge once, u < v, sorted by (u, v), [2, m] int64; and its weight, [m] float32, or None if every
         weight is 1.
-
-    Raises:
-        InputError: A combined weight is outside the range of float32.
     """
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
     proper = u != v
@@ -449,10 +440,7 @@ def undirected(
 
 
 def sorted_unique(keys: np.ndarray) -> np.ndarray:
-    """Return the distinct values of an integer vector, ascending.
-
-    This is much faster than numpy's `unique` for millions of values.
-    """
+    """Return the distinct values of an integer vector, ascending."""
     if (keys[1:] > keys[:-1]).all():
         return keys
     keys = np.sort(keys)

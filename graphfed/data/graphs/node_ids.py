@@ -15,14 +15,7 @@ from graphfed.errors import InputError, shown
 
 
 def node_ids(texts: Sequence[str]) -> np.ndarray:
-    """Compute the ids of texts. Equal texts have equal ids.
-
-    Returns:
-        The ids, [n] int64, at least 0.
-
-    Raises:
-        InputError: Two different texts have the same id.
-    """
+    """Compute the ids of texts, int64 [n], at least 0; two different texts with the same id are refused."""
     ids = np.fromiter((_id(text) for text in texts), dtype=np.int64, count=len(texts))
     order = np.argsort(ids, kind="stable")
     for first in np.flatnonzero(ids[order][1:] == ids[order][:-1]).tolist():

@@ -32,13 +32,10 @@ ARRAYS = ("edges", "labels", "label_names", "feat_indptr", "feat_indices", "num_
 
 @dataclass(frozen=True)
 class NpzSource:
-    """The location of a set's file and where it comes from.
+    """The location of a set's file below a data folder, and where it comes from.
 
     Attributes:
-        folder: The folder of the file below a data folder.
-        source: Where the file comes from.
-        partial: A file in the same folder that holds the features of the first nodes only; None if there is
-            no such file.
+        partial: A file in the same folder that holds the features of the first nodes only, if there is one.
         sample: The number of nodes, drawn at random, that are kept with the edges among them; None: all.
         singular: The number of singular vectors to which the features are reduced; None: the features
             themselves.
@@ -87,14 +84,7 @@ NPZ_SOURCES = {
 
 
 def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[str]]:
-    """Find the file of a set.
-
-    Args:
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The path of the file, None if it is not found; and what is missing: the file, or the features in it.
-    """
+    """Find the file of a set, None if it is not found; and what is missing of the set."""
     place = next((path for path in _candidates(roots, source) if path.is_file()), None)
     if place is None:
         return None, [source.file]
@@ -106,18 +96,7 @@ def find_npz(roots: list[Path], source: NpzSource) -> tuple[Path | None, list[st
 
 
 def load_npz(source: NpzSource, roots: list[Path], structure_only: bool) -> Graph:
-    """Load the graph of a set.
-
-    Args:
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The graph, with csr features [N, F] float32; dense ones if they are reduced.
-
-    Raises:
-        InputError: The file is missing, cannot be read, or does not have the features. For a missing file the
-            message names the searched paths and the source.
-    """
+    """Load the graph of a set, with csr features [N, F] float32, or dense ones if they are reduced."""
     place = next((path for path in _candidates(roots, source) if path.is_file()), None)
     if place is None:
         looked = ", ".join(str(path) for path in _candidates(roots, source))
@@ -202,14 +181,9 @@ def _sampled(
 
 
 def _reduced(x: sp.csr_matrix, count: int) -> np.ndarray:
-    """Project the features on their first singular vectors, each column scaled to a largest size of 1.
+    """Project the features [N, F] on their k first singular vectors, [N, k] float32, the largest first.
 
-    Args:
-        x: [N, F].
-        count: k, the number of singular vectors.
-
-    Returns:
-        [N, k] float32 in [-1, 1], largest singular value first.
+    Each column is scaled to a largest size of 1.
     """
     start = np.ones(min(x.shape))
     _, values, vectors = scipy.sparse.linalg.svds(x.astype(np.float64), k=count, v0=start)

@@ -23,7 +23,7 @@ SMALL_CLIENT, DRAWN_SMALL = 2, 60
 
 
 def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
-    """Compute the overview of a graph and its partition.
+    """Compute the overview of a graph, or of its training graph, and of its partition, as JSON.
 
     The overview describes the graph as a whole, its clients and a drawing of a sample. Some of its keys:
 
@@ -31,27 +31,17 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     - missing: the numbers of nodes without a label, of nodes in no part of the split, and of nodes whose
       features are all zero; and the features that have one value at every node.
     - clients: one entry for each client, at most MAX_CLIENTS, those with the most owned nodes.
-    - client_sizes: the numbers of nodes at the smallest and the largest client, and the first divided by the
-      second.
     - shared: the numbers of nodes and edges that several clients hold. Copies of a node with ids of their own
       count as shared, too.
-    - cross_client_edges: the number and the fraction of the graph's edges that lie inside no client. If
-      clients share nodes, an edge that one client does not hold may lie inside another client.
+    - cross_client_edges: the number and the fraction of the graph's edges that lie inside no client.
     - homophily: among the edges between nodes of known class, the fraction that joins equal classes (edge
       homophily).
-    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. Then
-      `graph` has the training edges only, and no node is in a part. A client's train is its number of edges,
-      and its val and test are the numbers of pairs that it scores.
+    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. A
+      client's
+      train is then its number of edges, and its val and test are the numbers of pairs that it scores.
     - label_skew: the total variation distance between a client's distribution of classes and that of all
       nodes, averaged over clients with weights by their owned labelled nodes. It is 0 if all clients have the
       same distribution.
-
-    Args:
-        graph: The graph; with a split of the edges, its training graph.
-        split: The split of the nodes or of the edges.
-
-    Returns:
-        A dictionary that can be written as JSON.
     """
     n = graph.num_nodes
     pairs = None
@@ -91,11 +81,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
 
 
 def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the graph as a whole for a person.
-
-    Returns:
-        Pairs of a label and a text.
-    """
+    """Describe the graph as a whole for a person, in pairs of a label and a text."""
     components, degrees, missing = overview["components"], overview["degrees"], overview["missing"]
     constant, weights = missing["constant_features"], overview["edge_weights"]
     pairs = overview.get("pairs")  # earlier versions wrote overviews without this key
@@ -136,11 +122,7 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the clients together for a person.
-
-    Returns:
-        Pairs of a label and a text.
-    """
+    """Describe the clients together for a person, in pairs of a label and a text."""
     cross, skew = overview["cross_client_edges"], overview["label_skew"]
     # Earlier versions wrote overviews without these two keys.
     shared, sizes = (
@@ -166,11 +148,7 @@ def _percent(fraction: float | None) -> str:
 
 
 def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
-    """Return the names that the data gives to the clients.
-
-    Returns:
-        K names, or () if the partition's clients are not those that the data states.
-    """
+    """Return the K names that the data gives to the clients, or () if the partition's clients are others."""
     client, node = partition.held_client, partition.held_node
     if graph.held is not None:
         same = np.array_equal(graph.held.client, client) and np.array_equal(graph.held.node, node)

@@ -42,19 +42,12 @@ def make_social(
 ) -> Graph:
     """Generate a social network. The same options give the same graph.
 
+    The graph has exactly round(num_nodes * average_degree / 2) edges.
+
     Args:
-        num_nodes: N, at most 10^7.
-        features: F, the number of features. communities x features is at most 10^8.
-        average_degree: The graph has exactly round(num_nodes * average_degree / 2) edges, at most 10^8.
         homophily: The probability that an edge is drawn inside a community.
-        dense: Use real features, the sum of a random direction of the node's community and normal noise,
-            instead of binary ones. Edges and communities stay the same. num_nodes x features is at most 10^9.
-
-    Returns:
-        The graph. Its features are [N, F] float32: csr with values 0 and 1, or numpy if `dense`.
-
-    Raises:
-        InputError: An option is out of range, or the edges cannot be drawn.
+        dense: Use real features, the sum of a random direction of the node's community and normal noise, in
+            numpy, instead of binary ones in csr. Edges and communities stay the same.
     """
     _check(num_nodes, communities, features, average_degree, homophily, dense)
     rng = generator(seed, "social")

@@ -83,11 +83,7 @@ def _default_kind(graph: Graph) -> str:
 
 
 def missing_classes(graph: Graph, split: Split) -> tuple[str, ...]:
-    """Describe the classes that have nodes in some parts of a split and not in others.
-
-    Returns:
-        One sentence for each part that lacks a class.
-    """
+    """Describe the classes that have nodes in some parts of a split only, in a sentence for each part."""
     counts = {part: np.bincount(graph.y[getattr(split, part)], minlength=graph.num_classes) for part in PARTS}
     occurs = sum(counts.values()) > 0
     sentences = []
@@ -139,21 +135,11 @@ def _named(graph: Graph, classes: np.ndarray) -> str:
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
-    """Assign each node to a part of the split by a hash of its id.
+    """Assign each node to a part by a hash of its id, [n] int8: 0 train, 1 val, 2 test, 3 none.
 
-    Clients that hold the same node assign it to the same part without any communication.
-
-    Args:
-        ids: The ids of the nodes, int64 [n].
-        spec: "random:A,B,C" or "random_plain:A,B,C", the probabilities of the parts. Neither is stratified by
-            class, because a client does not know the other clients' nodes. "default" is
-            "random:0.5,0.25,0.25".
-
-    Returns:
-        The part of each node, int8 [n]: 0 for train, 1 for val, 2 for test, 3 for none.
-
-    Raises:
-        InputError: The spec is unknown, or needs the whole graph.
+    Clients that hold the same node so assign it to the same part without any communication. `spec` is
+    "random:A,B,C" or "random_plain:A,B,C". Neither is stratified by class, because a client does not know the
+    other clients' nodes. "default" is "random:0.5,0.25,0.25".
     """
     import torch
 
@@ -262,8 +248,7 @@ def _with_every_class(
 
 
 def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Order the nodes `known` at random such that every prefix has the classes in proportion, up to about one
-    node per class.
+    """Order the nodes `known` at random, every prefix with the classes in proportion, up to about one node.
 
     The k-th of the n nodes of a class, in random order, gets the key (k + u) / n, with one random u in [0, 1)
     per class. The nodes are sorted by their keys.
@@ -279,7 +264,6 @@ def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator
 
 
 def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:
-    """Build a Split from the node numbers of its parts."""
     masks = np.zeros((3, graph.num_nodes), dtype=bool)
     for mask, nodes in zip(masks, (train, val, test), strict=True):
         mask[nodes] = True
@@ -303,16 +287,9 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
 def fractions_in(
     spec: str, numbers: str, example: str = "random:0.5,0.25,0.25"
 ) -> tuple[float, float, float]:
-    """Read the fractions for train, val and test.
+    """Read the fractions for train, val and test from the `numbers` of `spec`, as in "0.5,0.25,0.25".
 
-    Args:
-        numbers: Its numbers, as in "0.5,0.25,0.25".
-
-    Returns:
-        The three fractions. The first is positive, and their sum is at most 1.
-
-    Raises:
-        InputError: The numbers cannot be read or are out of range.
+    The first must be positive, and their sum at most 1.
     """
     try:
         train, val, test = (float(part) for part in numbers.split(","))

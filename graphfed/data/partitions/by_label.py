@@ -24,18 +24,8 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     - "hsu" (Hsu et al.): each client draws class proportions from Dir(beta * class frequencies) and takes N/K
       nodes by them, without replacement. A class without remaining nodes is no longer drawn.
 
-    Nodes of unknown class (-1) are treated as one more class.
-
-    Args:
-        beta: The concentration. The classes are very unevenly distributed at 1, moderately at 100, and almost
-            evenly at 10000.
-        kind: "proportions" or "hsu".
-
-    Returns:
-        The partition; every node is at one client.
-
-    Raises:
-        InputError: Beta is not positive, the kind is unknown, or no draw gave every client 10 nodes.
+    Nodes of unknown class (-1) are treated as one more class. The classes are very unevenly distributed at
+    beta = 1, moderately at 100, and almost evenly at 10000.
     """
     if not 0 < beta < np.inf:
         raise InputError(
@@ -116,21 +106,12 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     """Partition the nodes by SAPGNN's label skew: blocks of classes, then an exchange of random nodes.
 
     The classes, in order, are divided into K blocks of nearly equally many classes, and client k gets block
-    k. Then a random fraction `alpha` of each client's nodes is moved to the other clients, evenly. Nodes of
-    unknown class (-1) are assigned uniformly at the start.
+    k. Then a random fraction `alpha` of each client's nodes is moved to the other clients, evenly: 0 is most
+    skewed, 1 - 1/K even. Nodes of unknown class (-1) are assigned uniformly at the start.
 
-    Args:
-        clients: K, at most the number of classes.
-        alpha: The fraction to move, from 0 (the classes are most skewed) to 1 - 1/K (evenly distributed).
-        nodes: "own" or "all". With "own", a client holds the nodes that are assigned to it, and an edge
-            between two clients is a cross-client edge. With "all" (for PPGNN), every client also holds all
-            other nodes, without their labels and edges, and an edge between two clients is at no client.
-
-    Returns:
-        The partition; every node has one owner.
-
-    Raises:
-        InputError: An option is out of range, or there are more clients than classes.
+    With `nodes` "own", a client holds the nodes that are assigned to it, and an edge between two clients is a
+    cross-client edge. With "all" (for PPGNN), every client also holds all other nodes, without their labels
+    and edges, and an edge between two clients is at no client.
 
     Reference:
         Shan et al., "SAPGNN", Figs. 3 to 5.

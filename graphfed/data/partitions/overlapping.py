@@ -31,9 +31,6 @@ def edges_uniform(
             and a client that has either direction holds the edge. A client so holds about 2 / K - 1 / K^2 of
             all edges, which is three quarters with two clients.
         overlap: The fraction of the edges that a second client also holds.
-
-    Raises:
-        InputError: An option is out of range, or `overlap` is positive and there is only one client.
     """
     for name, value, kinds in (
         ("nodes", nodes, ("all", "endpoints")),
@@ -115,10 +112,6 @@ def overlapping(
             are in proportion to xi, up to one node, so a client may be empty if there are few nodes per
             client. The nodes of a class are partitioned among the clients that have it, in proportion to
             their xi.
-
-    Raises:
-        InputError: An option is out of range or unknown, or `copies` is "one" and the clients together do not
-            have all classes.
     """
     if not MIN_FRACTION <= mean <= 1:
         raise InputError(f"mean {mean:g} of overlapping must be a fraction from {MIN_FRACTION:g} to 1")

@@ -22,12 +22,10 @@ __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "parti
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """A partitioner and its description.
+    """A partitioner and its description of one line.
 
     Attributes:
-        function: The partitioner.
         options: The default of each option, which also fixes the option's type.
-        description: One line for people.
         clients_of: A function that returns the number of clients for a graph; None if the user chooses it.
         data: The kind of data that it partitions, "graph" or "sensors".
     """

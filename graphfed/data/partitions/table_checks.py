@@ -29,14 +29,7 @@ FORMAT = "the docstring of graphfed.data.partitions.tables.Partition describes t
 def check_metadata(metadata: Mapping[str, Any], where: str) -> None:
     """Check that a partition's metadata can be shown and written as JSON.
 
-    Names must be printable and short, and numbers finite.
-
-    Args:
-        metadata: Name, options, seed, num_clients and graph_hash.
-        where: The file or partition, which starts the error message.
-
-    Raises:
-        InputError: An entry cannot be used.
+    Names must be printable and short, and numbers finite. `where` starts the message of every check.
     """
     options = metadata.get("options", {})
     fits = {
@@ -65,19 +58,12 @@ def _is_option(value: Any) -> bool:
 
 
 def check_tables(tables: Tables, num_clients: int, where: str) -> None:
-    """Check that tables are a partition of some graph.
+    """Check that the eleven columns of a Partition are a partition of some graph.
 
     The checks are: types and lengths; the ranges of clients, ids and nodes; sorted rows without repetition;
     one node and at least one owner for each id; the endpoints of an edge are ids that its client holds; a
     cross-client edge goes from an id of its client to an id that the remote client owns. If no node is shared
     or copied, every cross-client edge has a row in each direction.
-
-    Args:
-        tables: The eleven columns of a Partition by name.
-        where: The file or partition, which starts the error message.
-
-    Raises:
-        InputError: A check fails.
     """
     _check_types(tables, where)
     _check_ranges(tables, num_clients, where)
@@ -96,15 +82,7 @@ def check_tables(tables: Tables, num_clients: int, where: str) -> None:
 
 
 def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
-    """Check that the tables' nodes and edges are nodes and edges of a graph. Call `check_tables` before.
-
-    Args:
-        tables: The eleven columns of a Partition by name.
-        where: The file or partition, which starts the error message.
-
-    Raises:
-        InputError: The graph does not have a node or an edge.
-    """
+    """Check that the tables' nodes and edges are nodes and edges of a graph. Call `check_tables` before."""
     n = graph.num_nodes
     node = tables["held_node"]
     why = f"node {{node}} is not one of the {n} nodes of the graph"

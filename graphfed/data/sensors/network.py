@@ -26,8 +26,6 @@ class Pairs:
     """Distinct pairs of sensors with a number each.
 
     Attributes:
-        sender: The number of the first sensor, int64 [n].
-        receiver: The number of the second sensor, int64 [n].
         value: The distance or weight, float64 [n], not negative.
         listed: The number of rows of the file.
         left_out: The number of rows that name a sensor without readings.
@@ -59,13 +57,6 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
         columns: The names of the columns of the sender, the receiver and the number.
         ids: The S sensors that have readings.
         what: What the number is: "distance" or "weight".
-
-    Returns:
-        The pairs of sensors that have readings.
-
-    Raises:
-        InputError: A number is missing or negative, a pair has two different numbers, or no row names two of
-            the sensors.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -120,21 +111,14 @@ def _merge_repeated(
 
 
 def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
-    """Read a square matrix of weights or distances. Row i, column j is the number from sensor i to sensor j.
+    """Read a square matrix [S, S] of weights or distances, in which an entry of 0 may be absent.
+
+    Row i, column j is the number from sensor i to sensor j. Sensors of the file that are not among `ids`,
+    those with readings, are left out.
 
     A CSV or Parquet file has the ids as names of its columns, and optionally also in its first column. A CSV
     file may have no ids at all; the order is then that of the readings. An npz file has one square array, or
     is written by scipy.sparse.save_npz. Its order is that of the readings, or that of an array 'ids'.
-
-    Args:
-        ids: The S sensors that have readings. Other sensors of the matrix are left out.
-
-    Returns:
-        The matrix of the sensors, [S, S], in which an entry of 0 may be absent.
-
-    Raises:
-        InputError: The matrix is not square, has no row for a sensor, or has a number that is negative or not
-            finite.
     """
     if path.name.lower().endswith(".npz"):
         matrix, names = _npz_matrix(path, ids)
@@ -163,12 +147,6 @@ def looks_like_distances(matrix: sp.coo_matrix) -> bool:
 
     Distances are 0 on the diagonal, are not all 0 and 1, and no way over a third sensor is shorter than the
     direct one. Weights of a graph do not have all of these properties, except by chance in a small graph.
-
-    Args:
-        matrix: The matrix of S sensors, [S, S], with numbers of at least 0.
-
-    Returns:
-        True if it may have distances.
     """
     if matrix.diagonal().any() or not (matrix.data > 1).any():
         return False
@@ -229,7 +207,6 @@ def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
 
 
 def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
-    """Read a matrix that scipy.sparse.save_npz wrote in the format csr (its default), csc or coo."""
     kind, data = file.take("format"), file.take("data", "fiub", (None,), "numbers")
     shape = file.take("shape", "iu", (2,), "two whole numbers")
     name = kind.item() if kind.size == 1 else b""
@@ -270,19 +247,9 @@ def _order(path: Path, names: tuple[str, ...], ids: tuple[str, ...]) -> np.ndarr
 def read_positions(
     file: TableFile, column: str, coordinates: Sequence[str], geographic: bool, ids: tuple[str, ...]
 ) -> np.ndarray:
-    """Read the positions of sensors from a table, which may have further sensors.
+    """Read the positions of sensors, [S, 2] float64, from a table that may have others.
 
-    Args:
-        column: The name of the column of ids.
-        coordinates: The names of the columns of latitude and longitude, or of x and y.
-        geographic: Whether the coordinates are degrees.
-        ids: The S sensors that have readings.
-
-    Returns:
-        The positions, [S, 2] float64, in the order of `coordinates`.
-
-    Raises:
-        InputError: A sensor is missing or listed twice, or a coordinate is no number or out of range.
+    `geographic` means that the coordinates are latitude and longitude in degrees.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

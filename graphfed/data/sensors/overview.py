@@ -20,7 +20,7 @@ MAX_INTERVALS = 240
 
 
 def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]:
-    """Compute the overview of sensors.
+    """Compute the overview of sensors, as JSON. `split` is that of the windows, if there is one.
 
     Some of its keys:
 
@@ -28,18 +28,9 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
     - sensors.observed: whether each sensor takes part in training.
     - edges: [sender, receiver, weight] by the numbers of the sensors, without the diagonal, at most
       MAX_EDGES, those with the largest weights.
-    - summary.end: the time of the last reading.
-    - summary.missing: the fraction of all readings that are missing.
     - summary.availability: the fraction of readings that are present, for each interval of time.
     - summary.longest_gap: the longest time without a reading of one sensor.
-    - summary.edges, components, largest_component, isolated: counts of edges, of components, of sensors in
-      the largest component, and of sensors without a neighbour in either direction.
-
-    Args:
-        split: The split of the windows; None if there is no split.
-
-    Returns:
-        A dictionary that can be written as JSON.
+    - summary.isolated: the number of sensors without a neighbour in either direction.
     """
     size = sensors.num_sensors
     graph = sensors.adjacency.tocoo()
@@ -100,11 +91,7 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
 
 
 def sensor_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe sensors for a person.
-
-    Returns:
-        Pairs of a label and a text.
-    """
+    """Describe sensors for a person, in pairs of a label and a text."""
     summary, each, windows = overview["summary"], overview["sensors"], overview["windows"]
     size = len(each["ids"])
     worst = int(np.argmax(each["missing"]))
@@ -167,7 +154,6 @@ def _short(time: str) -> str:
 
 
 def _duration(time: timedelta) -> str:
-    """Write a duration in days and hours, or in hours and minutes."""
     minutes = int(time.total_seconds()) // 60
     days, hours = minutes // 1440, minutes // 60 % 24
     if days:

@@ -51,7 +51,6 @@ class Rows:
     """The rows of a file.
 
     Attributes:
-        ids: The names of the S sensors.
         times: The time of each row in microseconds since 1970, int64 [R].
         sensor: For a long table, the number of each row's sensor, int64 [R]; None for a wide table.
         values: The readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
@@ -72,12 +71,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Grid:
-    """Readings at equal steps of time.
-
-    Attributes:
-        readings: The readings, float32 [T, S]; NaN if missing.
-        start: The ISO time of the first step.
-    """
+    """Readings at equal steps of time from the ISO time `start`, float32 [T, S], NaN if missing."""
 
     readings: np.ndarray
     start: str
@@ -90,12 +84,7 @@ class Grid:
 def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     """Read a table with a column of times, in which every other column is a sensor.
 
-    Args:
-        time: The name of the column of times.
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The table has no sensor or no row, or a value cannot be used.
+    `missing` is a number that means a missing reading, here and below; None if there is none.
     """
     file = TableFile(path, index=INDEX)
     sensors = [name for name in file.columns if name != time]
@@ -110,17 +99,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
-    """Read a table with a row for each reading. The order of sensors is that of their first rows.
-
-    Args:
-        time: The name of the column of times.
-        sensor: The name of the column of sensors.
-        value: The name of the column of readings.
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The table has no row, or a value cannot be used.
-    """
+    """Read a table with a row for each reading. The order of sensors is that of their first rows."""
     import pyarrow.compute as pc
 
     file = TableFile(path, index=INDEX)
@@ -144,14 +123,7 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
 
 
 def read_hdf5(path: Path, missing: float | None) -> Rows:
-    """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor.
-
-    Args:
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The file is missing, damaged or laid out differently, or a value cannot be used.
-    """
+    """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor."""
 
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
@@ -164,14 +136,7 @@ def read_hdf5(path: Path, missing: float | None) -> Rows:
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
-    """Read an npz file with the arrays that this module's docstring describes.
-
-    Args:
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The file is missing or damaged, or an array cannot be used.
-    """
+    """Read an npz file with the arrays that this module's docstring describes."""
 
     def where(row: int) -> str:
         return f"{path}, row {row + 1}"
@@ -217,7 +182,6 @@ def _refuse_other_arrays(file: NpzFile) -> None:
 
 
 def _distinct(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Convert the names of sensors to their canonical texts; InputError if two are equal."""
     ids = canonical_names(names)
     (twice, count), *_ = Counter(ids).most_common(1)
     if count > 1:
@@ -304,15 +268,10 @@ def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[n
 def _read_microseconds(
     values: "pa.Array | pa.ChunkedArray", refuse: Callable[[int, str, str], NoReturn]
 ) -> tuple[np.ndarray, bool]:
-    """Convert texts, dates or Arrow's times to microseconds.
+    """Convert texts, dates or Arrow's times to microseconds since 1970, [R]; decide whether they name a zone.
 
-    Args:
-        values: R values.
-        refuse: A function (row, what, fix) that raises for the first value that is no time, or that names no
-            time zone although the first value names one.
-
-    Returns:
-        The microseconds since 1970, int64 [R], and whether the values name a time zone.
+    `refuse` (row, what, fix) raises for the first value that is no time, or that names no time zone although
+    the first value names one.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -364,13 +323,7 @@ def _is_time(texts: "pa.Array | pa.ChunkedArray", zone: str | None) -> bool:
 def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
     """Align rows to equal steps of time, in the order of time. Steps without a row are missing.
 
-    Args:
-        step_minutes: The minutes between two steps; by default the most frequent difference between
-            consecutive times.
-
-    Raises:
-        InputError: A time (of a sensor, in a long table) occurs twice, a time is between two steps, a gap is
-            too long, or a sensor has no reading.
+    `step_minutes` is by default the most frequent difference between consecutive times.
     """
     times, first, number = np.unique(rows.times, return_index=True, return_inverse=True)
     size = len(rows.ids)
@@ -430,7 +383,6 @@ def _refuse_repeated(rows: Rows, key: np.ndarray) -> None:
 
 
 def _step(rows: Rows, times: np.ndarray, step_minutes: int | None) -> int:
-    """Compute the microseconds between two steps."""
     if step_minutes is not None:
         return step_minutes * MINUTE
     if len(times) < 2:

@@ -22,7 +22,6 @@ class Sensors:
     them as read-only.
 
     Attributes:
-        name: The name of the data set.
         readings: The readings, [T, S] float32, finite; 0 if missing.
         missing: Whether each reading is missing, [T, S] bool.
         adjacency: The weights of edges, [S, S] float32 csr. The row of an edge is the sensor at which it
@@ -30,9 +29,7 @@ class Sensors:
             and the diagonal is 1.
         position: The positions of the sensors, [S, 2] float64, or None: (x, y) in kilometres, or (latitude,
             longitude) in degrees if `geographic`.
-        ids: The names of the sensors, S different ones.
         start: The ISO time of the first reading, without a time zone.
-        geographic: Whether positions are in degrees.
         quantity: The measured quantity and its unit, for axes of plots.
         note: A remark for readers of results.
     """

@@ -53,7 +53,6 @@ class TrafficSource:
     """A data set.
 
     Attributes:
-        name: The name of the data set.
         readings: The names that the file of readings may have; the first that exists is read.
         roads: The files of the graph; None if the file of readings contains the graph.
         source: Where the file of readings comes from.
@@ -116,14 +115,7 @@ TRAFFIC = {
 
 
 def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None, list[str]]:
-    """Find the files of a data set.
-
-    Args:
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The file of readings, None if there is none; and the names of the missing files.
-    """
+    """Find the file of readings of a data set (None if there is none), and the names of the missing files."""
     readings = _first(roots, source.readings)
     missing = [] if readings else [source.readings[0]]
     if source.roads is not None and not _first(roots, (source.roads.graph, source.roads.distances)):
@@ -132,18 +124,7 @@ def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None,
 
 
 def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
-    """Load a traffic data set.
-
-    Args:
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The sensors, in the order of the readings.
-
-    Raises:
-        InputError: A file is missing or damaged. For a missing file the message names the searched folders
-            and the source.
-    """
+    """Load a traffic data set from the first of the data folders `roots` that has it."""
     place = _first(roots, source.readings)
     if place is None:
         _missing(source, source.readings, roots, source.source)
@@ -296,7 +277,6 @@ def _sensor_ids(file: NpzFile) -> tuple[str, ...]:
 
 
 def _folders(roots: list[Path]) -> list[Path]:
-    """List the folders that are searched below each root, in order."""
     return [
         root / above for root in roots for above in ("traffic", "traffic/sensor_graph", ".", "sensor_graph")
     ]

@@ -30,7 +30,6 @@ class TimeSplit:
         lags: The number of steps that a forecast reads.
         horizon: The number of steps that it predicts.
         every: The stride: training uses every k-th training window (1: all).
-        val: The number of validation windows.
         observed: The sensors that take part in training and validation, bool [S]. All sensors take part in
             the test.
     """
@@ -52,11 +51,7 @@ class TimeSplit:
 
 
 def with_training_remark(sensors: Sensors, split: TimeSplit) -> Sensors:
-    """Note the sensors that have no reading to forecast in any training window.
-
-    Returns:
-        The sensors, with the remark in `note`; the same sensors if all have such readings.
-    """
+    """Note, in `note`, the sensors that have no reading to forecast in any training window."""
     steps = slice(split.lags, split.train + split.lags + split.horizon - 1)
     without = np.flatnonzero(sensors.missing[steps].all(0) & split.observed)
     if not without.size:
@@ -81,15 +76,6 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
         "inductive:F"       "time:0.7,0.1,0.2" in which only the westernmost round(F S) sensors (at least one)
                             take part in training and validation
         "default", "time"   "time:0.7,0.1,0.2"
-
-    Args:
-        name: The kind of split and its numbers.
-        lags: The number of steps that a forecast reads.
-        horizon: The number of steps that it predicts.
-
-    Raises:
-        InputError: The name is unknown, there are too few steps, a part has no window, or the split is
-            inductive and the sensors have no positions.
     """
     for what, value in (("lags", lags), ("horizon", horizon), ("every", every)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -114,14 +100,7 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
 
 
 def windows(readings: np.ndarray, lags: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all windows of readings, as views without a copy.
-
-    Args:
-        readings: The readings, [T, S].
-
-    Returns:
-        The inputs, [W, lags, S], and the targets, [W, horizon, S].
-    """
+    """Return views of all windows of readings [T, S]: inputs [W, lags, S] and targets [W, horizon, S]."""
     both = np.lib.stride_tricks.sliding_window_view(readings, lags + horizon, axis=0).swapaxes(1, 2)
     return both[:, :lags], both[:, lags:]
 

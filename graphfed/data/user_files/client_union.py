@@ -23,13 +23,7 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class ClientTables:
-    """The content of one client's files.
-
-    Attributes:
-        nodes: Its file of nodes, for messages.
-        edges: Its file of edges, for messages.
-        tables: The content of both files.
-    """
+    """The content of one client's files, which are named in messages."""
 
     name: str
     nodes: TableFile
@@ -44,7 +38,6 @@ class Union:
     Attributes:
         tables: The N nodes in the order of their first rows, and every edge once, u < v, sorted by (u, v),
             without self loops.
-        held: The nodes and edges that each client lists.
         listed: The endpoints of each client's edges as its file lists them, [2, e] nodes per client.
     """
 
@@ -58,9 +51,6 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
 
     A client owns the nodes whose label its file states. If no file states a node's label, every client that
     lists the node owns it.
-
-    Raises:
-        InputError: Two clients disagree; the message names both clients, files, rows and values.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -26,11 +26,7 @@ _DISTANCE_WORDS = {
 
 
 def names_distance(column: str) -> bool:
-    """Decide by its name whether a column has distances and not weights.
-
-    Returns:
-        True if a word of the name means a distance.
-    """
+    """Decide by the words of its name whether a column has distances and not weights."""
     return not _DISTANCE_WORDS.isdisjoint(re.split(r"[^a-z]+", column.lower()))
 
 
@@ -45,14 +41,7 @@ class YamlModel(BaseModel):
 
     @classmethod
     def check(cls, content: object, origin: str) -> Self:
-        """Validate content.
-
-        Args:
-            origin: The name of the content in messages.
-
-        Raises:
-            InputError: The content is not valid; the message states the first error.
-        """
+        """Validate content, which messages call `origin`; an InputError states the first error."""
         try:
             return cls.model_validate(
                 dict(content) if isinstance(content, Mapping) else content, context=origin
@@ -66,12 +55,7 @@ class YamlModel(BaseModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
-        """Write one of pydantic's errors as a message of one line.
-
-        Args:
-            fault: The error, as pydantic lists it.
-            origin: The name of the content in messages.
-        """
+        """Write one of pydantic's errors as a message of one line."""
         return explain_content(fault, cls, origin, f"{origin}: ")
 
     @property
@@ -81,17 +65,9 @@ class YamlModel(BaseModel):
         return [field.alias or name for name, field in fields if name in self.model_fields_set]
 
     def column(self, name: str, file: TableFile, origin: str, required: bool = False) -> str | None:
-        """Look up the column that a key names.
+        """Return the column that a key names, or its default if the file has such a column, else None.
 
-        Args:
-            origin: The name of the description in messages.
-            required: Whether the file must have the column even if the key is not given.
-
-        Returns:
-            The column that the key names, or its default if the file has such a column, else None.
-
-        Raises:
-            InputError: The file does not have the column; the message names its columns.
+        A column that the key names, or that is `required`, must exist.
         """
         column: str | None = getattr(self, name)
         if column in file.columns or (column is None and not required):

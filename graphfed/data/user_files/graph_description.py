@@ -160,12 +160,7 @@ class Description(YamlModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
-        """Write one of pydantic's errors as a message of one line, which names the client if there is one.
-
-        Args:
-            fault: The error, as pydantic lists it.
-            origin: The name of the content in messages.
-        """
+        """Write one of pydantic's errors as a message of one line, which names the client if there is one."""
         if fault["loc"][:1] == ("clients",) and len(fault["loc"]) > 1:
             _, client, *inside = fault["loc"]
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
@@ -241,19 +236,9 @@ class Description(YamlModel):
         return tuple(word for word in words if word not in self.classes)
 
     def open_nodes(self, path: Path) -> TableFile:
-        """Open a file of nodes.
-
-        Raises:
-            InputError: The file is missing or empty, or is no table.
-        """
         return self._open("nodes", path)
 
     def open_edges(self, path: Path) -> TableFile:
-        """Open a file of edges.
-
-        Raises:
-            InputError: As in `open_nodes`.
-        """
         return self._open("edges", path)
 
     def _open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
@@ -266,11 +251,7 @@ class Description(YamlModel):
         return self.client is not None or bool(self.clients)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON.
-
-        Returns:
-            A mapping that `describe` accepts, with absolute paths.
-        """
+        """Convert to a mapping that `describe` accepts, with absolute paths."""
         unused = {key for key in ("classes", "masks", "no_header") if not getattr(self, key)}
         unused |= {"unknown"} if self.unknown is None else set()
         return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
@@ -278,11 +259,7 @@ class Description(YamlModel):
 
 @dataclass(frozen=True)
 class Files:
-    """A file of nodes and a file of edges.
-
-    Attributes:
-        client: The client that has these files; None if there is only one pair of files.
-    """
+    """A file of nodes and a file of edges; `client` is None if there is only one pair of files."""
 
     client: str | None
     nodes: Path
@@ -290,17 +267,9 @@ class Files:
 
 
 def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Read the description in a YAML file.
+    """Read the description in a YAML file, not validated, and describe the keys that only `--config` reads.
 
-    Args:
-        path: The file. If it has the key `data`, as a run's config file has, the description is its value.
-
-    Returns:
-        The description, not validated; and a description of the file's other keys, which only `--config`
-        reads.
-
-    Raises:
-        InputError: The file cannot be read as plain YAML.
+    If the file has the key `data`, as a run's config file has, the description is its value.
     """
     content = read_yaml(path, "the data's description")
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
@@ -309,17 +278,7 @@ def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
-    """Read and check the description of a graph in a YAML file.
-
-    Args:
-        path: The file (see `read_description`).
-
-    Returns:
-        The description, and a description of the file's other keys.
-
-    Raises:
-        InputError: The file cannot be read as plain YAML, or `describe` refuses its content.
-    """
+    """Read and check the description of a graph in a YAML file, and describe the file's other keys."""
     content, unread = read_description(path)
     return describe(content, path.parent, f"the data's description {path}"), unread
 
@@ -327,16 +286,8 @@ def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
 def describe(content: object, folder: Path, origin: str) -> Description:
     """Check the description of a graph. Only the names of the files' columns are read.
 
-    Args:
-        content: A mapping with the keys of `Description`.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Returns:
-        The description, with the paths of the files below `folder` and with the columns that are used.
-
-    Raises:
-        InputError: A key is unknown, or a file or column is missing.
+    `folder` is that of relative paths, and messages call the mapping `origin`. The result has the paths of
+    the files and the columns that are used.
     """
     given = Description.check(content, origin)
     if not given.clients:
@@ -360,11 +311,7 @@ def describe(content: object, folder: Path, origin: str) -> Description:
 
 @contextmanager
 def at_client(name: str) -> Iterator[None]:
-    """Add the name of a client to every InputError that is raised in this context.
-
-    Raises:
-        InputError: An InputError of the context, with the name of the client.
-    """
+    """Add the name of a client to every InputError that is raised in this context."""
     try:
         yield
     except InputError as error:
@@ -374,7 +321,6 @@ def at_client(name: str) -> Iterator[None]:
 def _check_alike(
     given: Description, first: Description, other: Description, client: str, origin: str
 ) -> None:
-    """Raise an InputError if a client's files have other columns than the first client's files."""
     first_client = next(iter(given.clients))
     for key, file in (("label", "nodes"), ("split", "nodes"), ("masks", "nodes"), ("weight", "edges")):
         one, two = getattr(first, key), getattr(other, key)

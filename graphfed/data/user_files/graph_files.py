@@ -45,14 +45,7 @@ FILES = (".yaml", ".yml", ".pt", ".graphml")
 
 
 def read_graph_file(path: Path) -> Graph:
-    """Read a file of a whole graph.
-
-    Args:
-        path: A PyG `Data` saved with torch.save (.pt), of which no code is run, or GraphML (.graphml).
-
-    Raises:
-        InputError: The file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
-    """
+    """Read GraphML, or a PyG `Data` saved with torch.save, of which no code is run."""
     return read_pyg(path) if path.suffix.lower() == ".pt" else _read_graphml(path)
 
 
@@ -152,8 +145,6 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
 
 
 def _refuse_value(name: str, what: str, nodes: Sequence[object]) -> "Refuse":
-    """Build the function that refuses a value of a node."""
-
     def refuse(row: int, value: object, problem: str, fix: str) -> NoReturn:
         raise InputError(
             f"graph {name!r}: {what} {str(nodes[row])[:60]!r} is {shown(value)}, which {problem}; {fix}"
@@ -182,13 +173,7 @@ def _parse_numbers(
 
 
 def load_description(description: Description) -> Graph:
-    """Load the graph that a description describes.
-
-    Raises:
-        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
-            is no finite number or an empty client; or two clients disagree. The message names files, rows,
-            columns and values, and the fix.
-    """
+    """Load the graph that a description describes."""
     listed: Sequence[np.ndarray]
     if description.clients:
         union = _read_clients(description)

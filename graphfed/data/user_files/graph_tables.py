@@ -33,12 +33,7 @@ PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 3
 
 @dataclass(frozen=True)
 class Among:
-    """The clients of a run, for a participant that reads only its own files.
-
-    Attributes:
-        roster: The names of all clients.
-        here: The names of the clients that the participant's nodes may be at.
-    """
+    """All clients of a run (`roster`), and those that the nodes of a participant's files may be at."""
 
     roster: Sequence[str]
     here: Sequence[str]
@@ -58,7 +53,6 @@ class Tables:
         ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
         weight: The weights, [m] float32, positive; None without such a column.
         remote: The keys of nodes at other clients.
-        remarks: Remarks on columns of features (`graphfed.data.feature_checks`).
     """
 
     ids: "pa.Array"
@@ -76,14 +70,8 @@ class Tables:
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
     """Read and check a pair of files.
 
-    Args:
-        among: For a participant that reads only its own files, the clients of the run. An endpoint of an edge
-            may then be at another client, by its client and id.
-
-    Raises:
-        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
-            is no finite number, or an unknown part of the split or class. The message names file, row, column
-            and value, and the fix.
+    If only one participant's files are read, `among` names the clients of the run. An endpoint of an edge may
+    then be at another client, by its client and id.
     """
     ids, client, label, part, x, remarks = _read_nodes(description, files, among)
     keys = ids if description.source_client is None else joined_keys(client, ids)
@@ -141,7 +129,6 @@ def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndar
 def _check_nodes(
     file: TableFile, description: Description, columns: "Mapping[str, pa.Array]", among: Among | None
 ) -> None:
-    """Raise an InputError for the first row whose id, client, label or part of the split cannot be used."""
     import pyarrow.compute as pc
 
     for key in ("id", "client"):
@@ -171,14 +158,7 @@ def _check_nodes(
 
 
 def parts_of(split: "pa.Array") -> np.ndarray:
-    """Convert the texts of a split to the numbers of `PARTS`.
-
-    Args:
-        split: N texts, each a key of `PARTS`.
-
-    Returns:
-        The numbers, [N] int8.
-    """
+    """Convert N texts, keys of `PARTS`, to their numbers, [N] int8."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -188,17 +168,10 @@ def parts_of(split: "pa.Array") -> np.ndarray:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """List at most ten names for a message."""
     return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
 
 
 def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
-    """Join clients and ids to keys.
-
-    Args:
-        client: N texts.
-        ids: N texts.
-    """
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(client, ids, BETWEEN)
@@ -207,15 +180,7 @@ def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
 def dropped_by(
     description: Description, listed: Sequence[np.ndarray], num_nodes: int, num_edges: int
 ) -> tuple[str, ...]:
-    """Describe the content of described files that is not used.
-
-    Args:
-        listed: The endpoints of the edges as each file lists them, [2, any].
-        num_edges: The number of undirected edges without self loops.
-
-    Returns:
-        One phrase for each kind of loss.
-    """
+    """Describe the content of files that is not used; `listed` has the endpoints that each file lists."""
     weights = "" if description.weight is None else description.repeated
     phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
     of_nodes = (*description.features, *(description.masks or ()))
@@ -230,14 +195,7 @@ def dropped_by(
 
 
 def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
-    """Number the distinct values of a column in their natural order.
-
-    Args:
-        column: N texts.
-
-    Returns:
-        The distinct values, and the number of each entry's value, [n] int64.
-    """
+    """Return a column's distinct values in natural order, and the number of each entry's value, [n] int64."""
     numbered = column.dictionary_encode()
     names = numbered.dictionary.to_pylist()
     order = sorted(range(len(names)), key=lambda i: _natural(names[i]))
@@ -258,18 +216,9 @@ def _natural(name: str) -> tuple[int, float, str]:
 def classes_of(
     name: str, labels: "pa.Array", classes: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Convert labels to classes.
+    """Convert N labels, "" if unknown, to the names of the classes and the class of each node, [N] int64.
 
-    Args:
-        name: The name of the graph, for messages.
-        labels: N texts, "" if unknown.
-        classes: The names of the classes in order; by default the distinct labels in their natural order.
-
-    Returns:
-        The names of the classes, and the class of each node, [N] int64, -1 if unknown.
-
-    Raises:
-        InputError: There are too many different labels for classes.
+    The classes are `classes` in their order, by default the distinct labels in their natural order.
     """
     names, y = encoded(labels)
     if classes:

@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
 
 def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
-    """Read a GraphML file of one graph.
+    """Read a GraphML file of one graph, and describe what was not read.
 
-    Returns:
-        The graph, in which every node and edge without a value of a key has the key's default; and a
-        description of what was not read.
-
-    Raises:
-        InputError: The file is no GraphML, or has hyperedges, nested graphs, several graphs, a node twice, or
-            an edge of an unknown node.
+    Every node and edge without a value of a key has the key's default.
     """
     import networkx as nx
 

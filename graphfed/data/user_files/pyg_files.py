@@ -48,11 +48,7 @@ _CONVERSIONS = {
 def read_pyg(path: Path) -> Graph:
     """Read a PyG `Data` that torch.save wrote, as an object or as a dictionary of tensors.
 
-    Args:
-        path: The file. It is read as tensors, and classes other than those of `Data` are refused.
-
-    Raises:
-        InputError: The file has something else, or the `Data` cannot be used (see `from_pyg`).
+    The file is read as tensors, and classes other than those of `Data` are refused.
     """
     import torch
     from torch_geometric.data import Data

@@ -163,40 +163,21 @@ class SensorDescription(GraphKeys, ReadingKeys):
         return tuple(name for name in names if name is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON.
-
-        Returns:
-            A mapping that `describe_sensors` accepts, with absolute paths.
-        """
+        """Convert to a mapping that `describe_sensors` accepts, with absolute paths."""
         unused = set() if self.has_distances else {"threshold"}
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
 
 
 def describes_sensors(content: object) -> bool:
-    """Decide whether a description is one of sensors and not of a graph.
-
-    Args:
-        content: The content of a YAML file.
-
-    Returns:
-        True for a mapping that names a file of sensors and no file of nodes.
-    """
+    """Decide whether a YAML file describes sensors: it names a file of them, and no file of nodes."""
     return isinstance(content, Mapping) and "nodes" not in content and any(key in content for key in _FILES)
 
 
 def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescription:
     """Check the description of sensors. Only the names of the files' columns are read.
 
-    Args:
-        content: A mapping with the keys of `SensorDescription`.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Returns:
-        The description, with the paths of the files below `folder` and with the columns that are used.
-
-    Raises:
-        InputError: A key is unknown, a file or column is missing, or a number is out of range.
+    `folder` is that of relative paths, and messages call the mapping `origin`. The result has the paths of
+    the files and the columns that are used.
     """
     given = SensorDescription.check(content, origin)
     _require_readings(given, origin)
@@ -205,16 +186,7 @@ def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescri
 
 
 def describe_readings(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of one client's readings.
-
-    Args:
-        content: A mapping with the keys of readings.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Raises:
-        InputError: As in `describe_sensors`, or the mapping names the graph, which only the server has.
-    """
+    """Check the description of one client's readings. Only the server has the graph."""
     reason = "only the server has the graph of the sensors"
     given = _check_part(content, keys_of(ReadingKeys), reason, origin)
     _require_readings(given, origin)
@@ -222,16 +194,7 @@ def describe_readings(content: object, folder: Path, origin: str) -> SensorDescr
 
 
 def describe_graph(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of the server's graph.
-
-    Args:
-        content: A mapping with the keys of the graph.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Raises:
-        InputError: As in `describe_sensors`, or the mapping names readings, which only the clients have.
-    """
+    """Check the description of the server's graph. Only the clients have readings."""
     reason = "the server has only the distances or the adjacency of the sensors"
     given = _check_part(content, (*keys_of(GraphKeys), "name"), reason, origin)
     _require_graph(given, origin)
@@ -239,7 +202,6 @@ def describe_graph(content: object, folder: Path, origin: str) -> SensorDescript
 
 
 def _check_part(content: object, keys: Iterable[str], reason: str, origin: str) -> SensorDescription:
-    """Check the description at one participant, which may have only some of the keys."""
     given = SensorDescription.check(content, origin)
     for key in given.given:
         if key not in keys:
@@ -370,7 +332,6 @@ def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | 
 
 
 def _require_different(chosen: dict[str, str | None], path: Path, origin: str) -> dict[str, str | None]:
-    """Raise an InputError if two of three keys name the same column."""
     if len({*chosen.values()}) < len(chosen):
         fields = SensorDescription.model_fields
         *keys, last = (fields[key].alias or key for key in chosen)

@@ -20,14 +20,9 @@ from graphfed.errors import InputError
 
 
 def load_sensors(description: SensorDescription) -> Sensors:
-    """Load the sensors that a description describes.
+    """Load the sensors that have readings, in the order of the readings.
 
-    Returns:
-        The sensors that have readings, in the order of the readings. Rows may be in any order and may be
-        absent. `note` states what was left out of the other files.
-
-    Raises:
-        InputError: A value cannot be used; the message names file, row and value, and the fix.
+    Rows may be in any order and may be absent. `note` states what was left out of the other files.
     """
     rows = _read_rows(description)
     adjacency, notes = _adjacency(description, rows.ids)
@@ -41,35 +36,14 @@ def load_sensors(description: SensorDescription) -> Sensors:
 
 
 def load_readings(description: SensorDescription) -> Sensors:
-    """Load readings without a graph.
-
-    Args:
-        description: What `describe_readings` returned.
-
-    Returns:
-        The sensors, without edges and positions.
-
-    Raises:
-        InputError: As in `load_sensors`.
-    """
+    """Load readings that `describe_readings` described, without edges and positions."""
     rows = _read_rows(description)
     no_edges = sp.csr_matrix(sp.eye(len(rows.ids), dtype=np.float32))
     return _sensors(description, rows, no_edges, None, [])
 
 
 def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_matrix:
-    """Load the graph between sensors.
-
-    Args:
-        description: What `describe_graph` returned.
-        ids: The names of S sensors.
-
-    Returns:
-        The adjacency, [S, S] (see `Sensors`).
-
-    Raises:
-        InputError: As in `load_sensors`.
-    """
+    """Load the adjacency [S, S] of the sensors `ids` (see `Sensors`), which `describe_graph` described."""
     return _adjacency(description, ids)[0]
 
 

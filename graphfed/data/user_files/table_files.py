@@ -90,10 +90,8 @@ class _Layout:
     """The form of a CSV file.
 
     Attributes:
-        delimiter: The separator.
         first: The values of the first row; they may be the names of the columns.
-        lines: The number of lines before the rows of values.
-        size: The number of bytes of these lines.
+        lines: The number of lines before the rows of values; `size` is their number of bytes.
     """
 
     delimiter: str
@@ -125,9 +123,6 @@ class TableFile:
             header_fix: What a user can do about a file without such a line, in addition to writing one, for
                 messages.
             missing: The texts that mean a missing value.
-
-        Raises:
-            InputError: The file is missing or empty, or is no table.
         """
         self.path = path
         self.header_fix = header_fix
@@ -152,11 +147,6 @@ class TableFile:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The names of the columns.
-
-        Raises:
-            InputError: Two columns have the same name, or a column has no name.
-        """
         if self._names is not None:
             return self._names
         if self.is_parquet:
@@ -187,18 +177,10 @@ class TableFile:
     def read(
         self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "tuple[dict[str, pa.ChunkedArray], np.ndarray]":
-        """Read whole columns.
+        """Read whole columns: the texts and times by name, and the numbers, [rows, columns].
 
-        Args:
-            texts: Columns to read as canonical texts; "" if a value is missing.
-            times: Columns to read without conversion, as texts or Arrow's times.
-
-        Returns:
-            The columns of texts and times by name, and the numbers, [rows, columns].
-
-        Raises:
-            InputError: A row has another length, a text is not UTF-8, the file is damaged, or a value is no
-                number.
+        Texts are canonical, "" if missing; times keep the file's type. A row of another length, a text that
+        is not UTF-8, damage, and a value that is no number are refused.
         """
         import pyarrow as pa
 
@@ -216,15 +198,7 @@ class TableFile:
     def blocks(
         self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "Iterator[tuple[int, dict[str, pa.Array], np.ndarray]]":
-        """Read columns block by block.
-
-        Yields:
-            For each block, the number of rows before it, the columns of texts and times by name, and the
-            numbers, [rows, columns].
-
-        Raises:
-            InputError: As in `read`.
-        """
+        """Read columns as `read` does, block by block, with the number of rows before each block."""
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
             self._check_size(start + batch.num_rows, len(names))
@@ -238,7 +212,6 @@ class TableFile:
             start += batch.num_rows
 
     def _check_size(self, rows: int, columns: int) -> None:
-        """Raise an InputError if the file has more rows than its size or the memory allows."""
         size, (available, _) = os.path.getsize(self.path), memory_bytes()
         if rows > FREE_ROWS and rows > CROWDED * size:
             raise InputError(
@@ -330,9 +303,6 @@ class TableFile:
             what: What is wrong with the value, as in "is empty".
             values: The values to show in the message; None to show none.
             start: The number of rows before the first row of `wrong`.
-
-        Raises:
-            InputError: A row is wrong.
         """
         import pyarrow.compute as pc
 
@@ -344,15 +314,7 @@ class TableFile:
     def refuse_others(
         self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str, start: int = 0
     ) -> None:
-        """Raise an InputError for the first row whose value is not allowed.
-
-        Args:
-            what: What is wrong with such a value.
-            start: The number of rows before the first value.
-
-        Raises:
-            InputError: A value is not allowed.
-        """
+        """Raise an InputError for the first row whose value is not allowed."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -360,14 +322,7 @@ class TableFile:
         self.refuse_where(pc.invert(known), column, what, fix, values, start)
 
     def refuse_repeated(self, keys: "pa.Array", column: str, name: Callable[[int], str], fix: str) -> None:
-        """Raise an InputError for the first row whose key an earlier row has.
-
-        Args:
-            name: A function that returns the name of a row's key for the message.
-
-        Raises:
-            InputError: A key is repeated.
-        """
+        """Raise an InputError for the first row whose key an earlier row has; `name` describes a key."""
         import pyarrow.compute as pc
 
         first = np.asarray(pc.index_in(keys, value_set=keys))
@@ -380,39 +335,16 @@ class TableFile:
             )
 
     def refuse(self, row: int, column: str, value: object, what: str, fix: str) -> NoReturn:
-        """Raise an InputError for a value.
-
-        Args:
-            row: The row of the value, from 0.
-            value: The value to show in the message; None to show none.
-            what: What is wrong with the value.
-
-        Raises:
-            InputError: Always.
-        """
+        """Raise an InputError for a value in a row (from 0); None shows no value."""
         shown_value = "the value" if value is None else brief(repr(value))
         raise InputError(f"{self.where(row)}, column {column!r}: {shown_value} {what}; {fix}")
 
     def where(self, row: int) -> str:
-        """Describe the position of a row with its file, for a message.
-
-        Args:
-            row: The row, from 0.
-
-        Returns:
-            The path and the position, as in "nodes.csv, line 3".
-        """
+        """Describe the position of a row (from 0) with its file, as in "nodes.csv, line 3"."""
         return f"{self.path}, {self.place(row)}"
 
     def place(self, row: int) -> str:
-        """Describe the position of a row in its file, for a message.
-
-        Args:
-            row: The row, from 0.
-
-        Returns:
-            The line, as in "line 3", of a CSV file; the row, as in "row 2", of a Parquet file.
-        """
+        """Return the line of a row (from 0) of a CSV file, as in "line 3"; of Parquet, as in "row 2"."""
         if self.is_parquet:
             return f"row {row + 1}"
         with self._open() as binary, io.TextIOWrapper(binary, "utf-8", "replace", newline="") as file:
@@ -493,11 +425,6 @@ class TableFile:
 
     @cached_property
     def _layout(self) -> _Layout:
-        """The form of the file, from its first lines.
-
-        Raises:
-            InputError: The file is empty, damaged or no text, or its first row is too long.
-        """
         try:
             with self._open() as file:
                 sample = file.read(_MAX_HEADER)
@@ -542,7 +469,6 @@ class TableFile:
 
     @property
     def first_line(self) -> list[str]:
-        """The values of the first row of a CSV file; they may be names of columns."""
         return self._layout.first
 
     def _csv_batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
@@ -607,12 +533,7 @@ class TableFile:
 
 
 def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["pa.Array"], object]) -> int:
-    """Find the first value that cannot be converted, by bisection.
-
-    Args:
-        values: Values that cannot all be converted.
-        convert: A function that converts values or raises ArrowException.
-    """
+    """Find, by bisection, the first value for which `convert` raises ArrowException."""
     import pyarrow as pa
 
     def fails(last: int) -> bool:
