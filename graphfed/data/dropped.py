@@ -21,13 +21,10 @@ def edges_dropped(
     directed: bool = True,
     weights: str = "",
 ) -> tuple[str, ...]:
-    """Describe what is lost when a list of edges is read as undirected.
+    """Describe what is lost when lists of edges are read as `num_edges` undirected edges without self loops.
 
-    Args:
-        files: The endpoints of the edges as each file lists them, int64 [2, any] each.
-        num_edges: M, the number of undirected edges in all files, without self loops.
-        directed: Whether (u, v) and (v, u) are two different edges. If False, the second repeats the first.
-        weights: How the weights of a repeated edge are combined; "" if edges have no weights.
+    `files` has the endpoints that each file lists, int64 [2, any]. If the graph is not `directed`, (v, u)
+    repeats (u, v). `weights` is how the weights of a repeated edge are combined; "" if edges have none.
     """
     loops = sum(int((ends[0] == ends[1]).sum()) for ends in files)
     listed = [ends[:, ends[0] != ends[1]] for ends in files]
@@ -35,6 +32,7 @@ def edges_dropped(
     repeated, one_way = rows - num_edges, num_edges
     # If every edge has one row, no edge is repeated and none is listed in both directions.
     if directed and repeated:
+        # One number for each directed edge. The files have 32-bit row numbers, whose product would overflow.
         keys = [ends[0].astype(np.int64) * num_nodes + ends[1] for ends in listed]
         different = [_distinct(key) for key in keys]
         repeated = rows - sum(different)

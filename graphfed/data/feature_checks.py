@@ -54,7 +54,8 @@ def feature_remarks(names: Sequence[str], x: np.ndarray) -> tuple[str, ...]:
 def _numbers_rows(column: np.ndarray) -> bool:
     """Decide whether the values [N] are consecutive whole numbers, in any order."""
     n = len(column)
-    if n < _FEW_ROWS or column.max() - column.min() != n - 1:
+    # As Python's floats, because the difference of two numbers in 32 bits may overflow.
+    if n < _FEW_ROWS or float(column.max()) - float(column.min()) != n - 1:
         return False
     return bool((np.diff(np.sort(column)) == 1).all())
 
@@ -68,16 +69,15 @@ def count_rounded(values: np.ndarray, rounded: np.ndarray) -> tuple[int, int]:
     values, rounded = values[given], rounded[given]
     if (values == rounded).all():
         return 0, 0
+    # Evenly spaced rows: counting all values of a long column would take longer than reading it.
     rows = slice(None, None, -(-len(values) // _SAMPLED))
     return len(np.unique(values[rows])), len(np.unique(rounded[rows]))
 
 
 def rounding_remarks(rounded: Mapping[str, tuple[int, int]], kept: Container[str]) -> tuple[str, ...]:
-    """Describe features of which most different values are equal after rounding to 32 bits.
+    """Describe features of which most different values are equal in 32 bits, by their `count_rounded`.
 
-    Args:
-        rounded: For each feature, what `count_rounded` returned.
-        kept: The features whose large numbers are not rounded before they are scaled.
+    Those in `kept` have large numbers that are not rounded before they are scaled.
     """
     return tuple(
         f"feature {shown(name)}: its {before:,} different values are only {after:,} in 32 bits; "

@@ -1,6 +1,15 @@
 """Safe quotation of untrusted files in messages."""
 
+from collections.abc import Sequence
+
+from graphfed.errors import shown
+
 LENGTH = 200
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """List at most `most` names."""
+    return ", ".join(map(shown, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def brief(error: Exception | str) -> str:

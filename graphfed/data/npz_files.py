@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from graphfed.data.messages import brief
-from graphfed.data.texts import canonical_name
+from graphfed.data.texts import canonical_names
 from graphfed.errors import InputError
 from graphfed.files import check_regular
 
@@ -54,11 +54,8 @@ class NpzFile:
     ) -> np.ndarray:
         """Read an array, unless it is missing, damaged, made of Python objects, or of another dtype or shape.
 
-        Args:
-            kinds: Numpy's letters of the kinds of dtype that the array may have; "" for any kind.
-            shape: The expected shape, with None for an axis of any length; () for one value with any number
-                of axes; None for any shape.
-            expected: A description of the expected array, for error messages.
+        `kinds` are numpy's letters of the dtypes that it may have, "" for any. In `shape`, None is an axis of
+        any length; () is one value with any number of axes. `expected` describes the array in messages.
         """
         try:
             array = self._arrays[key]
@@ -69,6 +66,7 @@ class NpzFile:
                 f"{self.path}: array {key!r} cannot be read ({brief(error)}); {self._fix}"
             ) from error
         fits = shape is None or (array.size == 1 if shape == () else len(shape) == array.ndim)
+        # An array of another number of axes does not fit already.
         for length, found in zip(shape or (), array.shape, strict=False):
             fits = fits and length in (None, found)
         if not fits or (kinds and array.dtype.kind not in kinds):
@@ -77,7 +75,7 @@ class NpzFile:
 
     def take_names(self, key: str, count: int | None, expected: str) -> tuple[str, ...]:
         """Read `count` (None: any number of) texts or whole numbers as canonical texts."""
-        return tuple(canonical_name(str(name)) for name in self.take(key, "iuU", (count,), expected).tolist())
+        return canonical_names(map(str, self.take(key, "iuU", (count,), expected).tolist()))
 
     def refuse(self, why: str) -> NoReturn:
         """Raise an InputError that names the file and ends with the fix."""

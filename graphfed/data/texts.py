@@ -39,19 +39,17 @@ _EXACT = 2**53
 
 
 def canonical_texts(values: "Texts", refuse: "Refuse | None", missing: Sequence[str] = MISSING) -> "Texts":
-    """Convert texts, numbers, booleans or times to their canonical texts, without blanks at the ends.
+    """Convert texts, numbers, booleans or times to their canonical texts, "" for those that mean a missing
+    value.
 
-    Args:
-        refuse: A function that raises for a value that has no exact text; None to keep such a value.
-        missing: The texts that mean a missing value, which becomes "".
-
-    Raises:
-        pa.ArrowException: The values' type has no text.
+    `refuse` raises for a value that has no exact text; None keeps such a value. An ArrowException means that
+    the type has no text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     texts = _float_texts(values, refuse) if pa.types.is_floating(values.type) else values.cast(pa.string())
+    # Missing values are texts from here on, because comparisons with null give null.
     texts = pc.utf8_trim_whitespace(pc.fill_null(texts, ""))
     if not pc.all(pc.string_is_ascii(texts)).as_py():
         texts = pc.utf8_normalize(texts, form="NFC")
@@ -96,10 +94,6 @@ def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
     import pyarrow as pa
 
     return tuple(canonical_texts(pa.array(list(names), pa.string()), None, ()).to_pylist())
-
-
-def canonical_name(text: str) -> str:
-    return canonical_names([text])[0]
 
 
 def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[str] = MISSING) -> "pa.Array":

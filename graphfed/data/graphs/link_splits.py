@@ -27,12 +27,9 @@ PARTS = ("val", "test")
 class EdgeSplit:
     """The edges for training, validation and test, and the negative pairs for validation and test.
 
-    The three masks, bool [m], are disjoint; an edge may be in no part. Negative pairs, int64 [2, n], u < v,
-    are distinct, have no edge in the whole graph, and are as many as the edges of their part.
-
-    Attributes:
-        edges: The edges of the whole graph, [2, m].
-        graph_hash: The hash of the whole graph.
+    The three masks of the whole graph's edges, bool [m], are disjoint; an edge may be in no part. Negative
+    pairs, int64 [2, n], u < v, are distinct, have no edge in the whole graph, and are as many as the edges of
+    their part.
     """
 
     name: str
@@ -79,6 +76,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     fractions = fractions_in(spec, numbers or DEFAULT_EDGES.partition(":")[2], DEFAULT_EDGES)
     m, n = graph.num_edges, graph.num_nodes
     rng = generator(seed, "split/edges")
+    # Rounding the ends and not the sizes keeps every edge in at most one part.
     parts = np.split(rng.permutation(m), np.rint(np.cumsum(fractions) * m).astype(int))[:3]
     for part, edges in zip(("train", "val", "test"), parts, strict=True):
         if not len(edges):
@@ -95,6 +93,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
             f"{graph.name!r} has {free} pairs of nodes without an edge, and the split needs {needed}, one "
             "for each validation and test edge; use smaller fractions for these, or a sparser graph"
         )
+    # Ranks are drawn, because a list of all pairs without an edge grows with the square of N.
     drawn = pairs_that_are_no_edge(graph.edges, n, rng.choice(free, needed, replace=False))
     return EdgeSplit(
         "edges:" + ",".join(f"{f:g}" for f in fractions),
@@ -144,11 +143,8 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
 class ScoredPairs:
     """The scored pairs, sorted by (client, id, other_id), [L] each.
 
-    Attributes:
-        client: The client that scores the pair; `id` is the id of the pair's node at this client.
-        other_client: The client of the pair's other node. It may equal `client`.
-        label: Whether the pair is an edge.
-        part: The part of the split, uint8, a position in `PARTS`.
+    `client` scores the pair, whose node `id` it holds; `other_client`, which may be the same, holds the other
+    node. `label` is whether the pair is an edge, and `part` a position in `PARTS`.
     """
 
     client: np.ndarray

@@ -51,6 +51,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     u, v = graph.edges
     degree = np.bincount(u, minlength=n) + np.bincount(v, minlength=n)
     adjacency = sp.coo_matrix((np.ones(len(u), dtype=np.int8), (u, v)), shape=(n, n))
+    # Ones of 8 bits: only the pattern of the matrix counts, and the graph may have 10^8 edges.
     components, member = sp.csgraph.connected_components(adjacency, directed=False)
     return {
         "name": graph.name,
@@ -125,10 +126,7 @@ def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the clients together for a person, in pairs of a label and a text."""
     cross, skew = overview["cross_client_edges"], overview["label_skew"]
     # Earlier versions wrote overviews without these two keys.
-    shared, sizes = (
-        overview.get("shared"),
-        overview.get("client_sizes") or {"ratio": None},
-    )
+    shared, sizes = overview.get("shared"), overview.get("client_sizes") or {"ratio": None}
     facts = [("clients", f"{overview['num_clients']:,}")]
     if sizes["ratio"] is not None and overview["num_clients"] > 1:
         facts.append(
@@ -242,6 +240,7 @@ def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPair
     if pairs is not None:
         columns["train"] = columns["edges"] + columns["cross_client_edges"]
         columns |= {name: count(pairs.client[pairs.part == part]) for part, name in enumerate(PARTS)}
+    # The overview is written into every report, so it must not grow with the number of clients.
     listed = np.argsort(-columns["owned"], kind="stable")[:MAX_CLIENTS]
     names = client_names(graph, partition)
     rows = [
@@ -291,10 +290,9 @@ def _ends(partition: Partition) -> np.ndarray:
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
     """Draw a sample of the largest clients.
 
-    Each client is a disc on a circle, with its nodes of highest degree in the middle of the disc. The nodes
-    with most edges to nodes that are already selected come first, so that edges are visible. Positions are in
-    [-1, 1]. Edges are [i, j, cross]: i and j are positions in the list of nodes, and cross is 1 if no client
-    holds the edge.
+    Each client is a disc on a circle, with its nodes of highest degree in the middle of the disc. Positions
+    are in [-1, 1]. Edges are [i, j, cross]: i and j are positions in the list of nodes, and cross is 1 if no
+    client holds the edge.
     """
     owner = _one_owner(graph, partition)
     size = np.bincount(owner[owner >= 0], minlength=partition.num_clients)
@@ -376,6 +374,7 @@ def _neighbourhood(
     n, final_quota = graph.num_nodes, max(1, limit // max(1, len(clients)))
     selected = np.zeros(n, dtype=bool)
     quota = 1
+    # Nodes with most edges to selected nodes come next, so that the drawing has edges.
     while True:
         links = np.bincount(v[selected[u]], minlength=n) + np.bincount(u[selected[v]], minlength=n)
         for client in clients:

@@ -71,7 +71,7 @@ def folders(root: Path, folder: str) -> list[Path]:
 
 
 def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
-    """Find the folder that has the most of a data set's raw files, None if none has any; and what is missing."""
+    """Find the folder with the most of a data set's raw files, None if none has any; and what is missing."""
     stem = f"ind.{folder.lower()}."
     best, best_missing = None, [stem + part for part in PARTS]
     for place in (place for root in roots for place in folders(root, folder)):
@@ -147,6 +147,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 }
 
 
+# The SHA-256 is checked first; this is a second wall, should a pinned file ever be replaced.
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _NAMES:
@@ -221,6 +222,7 @@ def _download(folder: str, target: Path) -> bool:
                     return False
                 with urllib.request.urlopen(f"{URL}/{file}", timeout=TIMEOUT_SECONDS) as reply:
                     content = reply.read(MAX_BYTES)
+                # A proxy may answer with a page to log in. Such an answer is never written.
                 if hashlib.sha256(content).hexdigest() != SHA256[file]:
                     return False
                 write_bytes(target / file, content)

@@ -4,7 +4,7 @@ import numpy as np
 
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.tables import Partition, from_assignment, without_cross
-from graphfed.data.seeding import generator
+from graphfed.data.seeding import generator, shuffle_by_group
 from graphfed.errors import InputError, did_you_mean
 
 MIN_NODES = 10  # the smallest number of nodes of a client in the programs of FedGCN and FedGAT
@@ -35,12 +35,12 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     draws = {"proportions": _draw_proportions, "hsu": _draw_hsu}
     if kind not in draws:
         raise InputError(f"unknown kind {kind!r} of label_dirichlet; {did_you_mean(kind, draws)}")
+    # Each kind has draws of its own, so adding a kind changes no earlier partition.
     rng = generator(seed, f"partition/label_dirichlet/{kind}")
     _, y, class_size = np.unique(graph.y, return_inverse=True, return_counts=True)
     counts = draws[kind](graph, class_size, clients, beta, rng)  # [classes, K], rows sum to class_size
     # Assign the nodes of each class, in random order, to clients 0, 1, ... by the counts.
-    shuffled = rng.permutation(graph.num_nodes)
-    by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+    by_class, _, _ = shuffle_by_group(rng, graph.num_nodes, y)
     client = np.empty(graph.num_nodes, dtype=np.int64)
     client[by_class] = np.repeat(np.tile(np.arange(clients), len(class_size)), counts.ravel())
     return from_assignment(graph, client, num_clients=clients)
@@ -138,10 +138,8 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     client = np.where(graph.y >= 0, block[graph.y], rng.integers(clients, size=graph.num_nodes))
     if clients > 1:
         # Shuffle each client's nodes; the first fraction alpha of them moves to the other clients in turn.
-        order = rng.permutation(graph.num_nodes)
-        order = order[np.argsort(client[order], kind="stable")]
-        size = np.bincount(client, minlength=clients)
-        rank = np.arange(graph.num_nodes) - np.repeat(np.cumsum(size) - size, size)
+        order, size, rank = shuffle_by_group(rng, graph.num_nodes, client, clients)
+        # The order within a client is random, so its first nodes are a random fraction.
         moves = rank < np.rint(alpha * size)[client[order]]
         first = rng.integers(clients - 1, size=clients)  # a random start, so the remainder favours no client
         step = 1 + (rank + first[client[order]]) % (clients - 1)

@@ -61,6 +61,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     limit = n // clients
     adjacency = _adjacency(graph)
     pieces: list[np.ndarray] = []
+    # networkx promises no order of the communities. By their smallest node, a seed gives one partition.
     for community in sorted(communities, key=min):
         members = np.array(sorted(community))
         if len(members) > limit:
@@ -68,6 +69,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
         pieces += np.array_split(members, -(-len(members) // limit))
     pieces.sort(key=len, reverse=True)
     client = np.empty(n, dtype=np.int64)
+    # A heap of the clients by size. Ties go to the client with the smallest number.
     sizes = [(0, k) for k in range(clients)]
     for piece in pieces:
         size, k = heapq.heappop(sizes)

@@ -201,7 +201,9 @@ class Partition:
                 any graph. In the last case the message names table and row.
         """
         path = Path(path)
+        # Metadata first: it is small and says whether the tables are worth reading.
         metadata = Partition.metadata(path)
+        # The hash finds damage only. A hostile file may have a right one, so the tables are checked, too.
         expected = metadata.pop("hash")
         try:
             contents: dict[str, Any] = read_tensors(path)[0] | metadata

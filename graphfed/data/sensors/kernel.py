@@ -26,12 +26,8 @@ def gaussian_kernel(
 ) -> sp.csr_matrix:
     """Compute the adjacency [S, S] of sensors, float32 csr with diagonal 1, from n pairs without repetition.
 
-    Args:
-        distance: The distances from `sender` to `receiver`, [n], finite and not negative, in any unit.
-        size: S.
-        threshold: A smaller weight becomes 0.
-        sigma: The scale of the kernel, in the unit of the distances; by default the (population) standard
-            deviation of the distances.
+    Distances are finite, not negative and in any unit, which is that of `sigma`, too; by default it is their
+    (population) standard deviation. A weight below `threshold` becomes 0.
 
     Reference:
         Li et al.: Diffusion Convolutional Recurrent Neural Network, ICLR 2018.

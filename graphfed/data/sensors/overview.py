@@ -22,20 +22,16 @@ MAX_INTERVALS = 240
 def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]:
     """Compute the overview of sensors, as JSON. `split` is that of the windows, if there is one.
 
-    Some of its keys:
-
-    - sensors.missing: the fraction of steps at which each sensor has no reading.
-    - sensors.observed: whether each sensor takes part in training.
-    - edges: [sender, receiver, weight] by the numbers of the sensors, without the diagonal, at most
-      MAX_EDGES, those with the largest weights.
-    - summary.availability: the fraction of readings that are present, for each interval of time.
-    - summary.longest_gap: the longest time without a reading of one sensor.
-    - summary.isolated: the number of sensors without a neighbour in either direction.
+    sensors.missing is the fraction of steps at which each sensor has no reading. edges are [sender, receiver,
+    weight] without the diagonal, at most MAX_EDGES, those with the largest weights. summary.availability is
+    the fraction of readings that are present, for each interval of time, and summary.isolated the number of
+    sensors without a neighbour in either direction.
     """
     size = sensors.num_sensors
     graph = sensors.adjacency.tocoo()
     edge = graph.row != graph.col
     sender, receiver, weight = graph.row[edge], graph.col[edge], graph.data[edge]
+    # Sorted again, so that edges stay in the order of the matrix.
     heaviest = np.sort(np.argsort(-weight, kind="stable")[:MAX_EDGES])
     degree = np.bincount(sender, minlength=size) + np.bincount(receiver, minlength=size)
     components, member = sp.csgraph.connected_components(sensors.adjacency, directed=False)
@@ -63,14 +59,7 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
         "edges": [[int(sender[e]), int(receiver[e]), round(float(weight[e]), 6)] for e in heaviest],
         "windows": None
         if split is None
-        else {
-            "lags": split.lags,
-            "horizon": split.horizon,
-            "every": split.every,
-            "train": split.train,
-            "val": split.val,
-            "test": split.test,
-        },
+        else {key: getattr(split, key) for key in ("lags", "horizon", "every", "train", "val", "test")},
         "summary": {
             "end": (start + step * (sensors.num_steps - 1)).isoformat(),
             "missing": float(sensors.missing.mean()),

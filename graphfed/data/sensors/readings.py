@@ -50,13 +50,10 @@ _NO_SENSOR = f"{_MISSING} (or drop the column if it is no sensor)"
 class Rows:
     """The rows of a file.
 
-    Attributes:
-        times: The time of each row in microseconds since 1970, int64 [R].
-        sensor: For a long table, the number of each row's sensor, int64 [R]; None for a wide table.
-        values: The readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
-        where: A function that describes the position of a row, for messages.
-        zoned: Whether the file names a time zone; `times` are then in UTC.
-        note: A remark if most different readings of a sensor are equal in 32 bits; otherwise empty.
+    `times` are in microseconds since 1970, int64 [R], and in UTC if `zoned`. `values` are float32, NaN if
+    missing: [R, S] for a wide table, and [R] for a long one, in which `sensor`, int64 [R], is the sensor of
+    each row. `where` describes the position of a row for messages, and `note` is a remark on values that are
+    equal in 32 bits, or "".
     """
 
     path: Path
@@ -71,9 +68,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Grid:
-    """Readings at equal steps of time from the ISO time `start`, float32 [T, S], NaN if missing."""
+    """Readings at equal steps of time from the ISO time `start`, float32 [T, S], 0 if missing."""
 
     readings: np.ndarray
+    missing: np.ndarray
     start: str
     step_minutes: int
 
@@ -124,23 +122,12 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
 
 def read_hdf5(path: Path, missing: float | None) -> Rows:
     """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor."""
-
-    def where(row: int) -> str:
-        return f"{path}, row {row + 1}"
-
-    columns, index, read = read_table(path)
-    times, zoned = _read_array_times(index, where)
-    names = _distinct(path, columns)
-    values, note = _float32(read, names, where)
-    return Rows(path, names, times, None, _without(values, missing), where, zoned, note)
+    columns, index, values = read_table(path)
+    return _array_rows(path, _distinct(path, columns), index, values, missing)
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
     """Read an npz file with the arrays that this module's docstring describes."""
-
-    def where(row: int) -> str:
-        return f"{path}, row {row + 1}"
-
     with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
         if "readings" not in file:
             _refuse_other_arrays(file)
@@ -155,10 +142,20 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         else:
             start = file.take("start", "UM", (), "the time of the first row, because 'times' is absent")
             minutes = int(file.take("step_minutes", "iu", (), "one whole number").item())
+            # The product with the number of steps must fit into 64 bits.
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
             first, _ = _read_array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
             index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
+    return _array_rows(path, names, index, readings, missing)
+
+
+def _array_rows(
+    path: Path, names: tuple[str, ...], index: np.ndarray, readings: np.ndarray, missing: float | None
+) -> Rows:
+    def where(row: int) -> str:
+        return f"{path}, row {row + 1}"
+
     times, zoned = _read_array_times(index, where)
     values, note = _float32(readings, names, where)
     return Rows(path, names, times, None, _without(values, missing), where, zoned, note)
@@ -283,10 +280,12 @@ def _read_microseconds(
     if values.null_count:
         refuse(pc.index(pc.is_null(values), True).as_py(), "is empty", "write the time, or drop the row")
     if written:
+        # The first row decides whether the file names time zones, and all others must agree.
         first = values.slice(0, 1)
         zoned = not _is_time(first, None) and _is_time(first, "UTC")
     elif pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("ms"))
+    # Nanoseconds are cut off; text with finer parts than microseconds is refused.
     finer = not written and values.type.unit == "ns"
     needs_zone = zoned and written
 
@@ -340,6 +339,7 @@ def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
         )
     position = (times - times[0]) // step
     steps = int(position[-1]) + 1
+    # One wrong year would make a grid of millions of empty steps.
     if steps > SPARE_STEPS + SPARE_TIMES * len(times):
         late = int(np.diff(position).argmax()) + 1
         raise InputError(
@@ -357,13 +357,16 @@ def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
         readings[position[number]] = rows.values
     else:
         readings[position[number], rows.sensor] = rows.values
-    silent = np.flatnonzero(np.isnan(readings).all(0))
+    missing = np.isnan(readings)
+    # Nothing could be learned or scored at such a sensor.
+    silent = np.flatnonzero(missing.all(0))
     if silent.size:
         raise InputError(
             f"{rows.path} has no reading of sensor {shown(rows.ids[silent[0]])} ({silent.size} such "
             "sensors); remove the sensor from the file"
         )
-    return Grid(readings, _iso(times[0]), int(step // MINUTE))
+    readings[missing] = 0
+    return Grid(readings, missing, _iso(times[0]), int(step // MINUTE))
 
 
 def _refuse_repeated(rows: Rows, key: np.ndarray) -> None:

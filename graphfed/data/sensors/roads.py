@@ -50,9 +50,8 @@ class _Roads:
 class _Jam:
     """One congestion, from `onset` for `duration` minutes, that starts at a kilometre of its road.
 
-    Attributes:
-        strength: The fraction of the speed that is lost at its start; half of this is lost at its end.
-        reach: How far it moves upstream, in km.
+    The fraction `strength` of the speed is lost at its start, and half of it where it ends, `reach` km
+    upstream.
     """
 
     kilometre: float

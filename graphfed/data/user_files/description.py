@@ -10,8 +10,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
+from graphfed.data.messages import listed
 from graphfed.data.user_files.table_files import TableFile
-from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.errors import InputError, did_you_mean
 from graphfed.validation import explain_content
 
 #: A file that a description names. In JSON it is an absolute path.
@@ -28,6 +29,12 @@ _DISTANCE_WORDS = {
 def names_distance(column: str) -> bool:
     """Decide by the words of its name whether a column has distances and not weights."""
     return not _DISTANCE_WORDS.isdisjoint(re.split(r"[^a-z]+", column.lower()))
+
+
+def no_column(column: str, key: str, file: TableFile, origin: str) -> InputError:
+    """Build the error for a key that names a column which a file does not have."""
+    hint = did_you_mean(column, file.columns)
+    return InputError(f"{origin}: {file.path} has no column {column!r} ({key}); {hint}")
 
 
 class YamlModel(BaseModel):
@@ -76,16 +83,12 @@ class YamlModel(BaseModel):
         if column is None:
             raise InputError(f"{origin}: {key} must name a column of {file.path}")
         if name in self.model_fields_set:
-            raise InputError(
-                f"{origin}: {file.path} has no column {column!r} ({key}); "
-                f"{did_you_mean(column, file.columns)}"
-            )
+            raise no_column(column, key, file, origin)
         if required:
-            columns = ", ".join(map(shown, file.columns[:8])) + (", ..." if len(file.columns) > 8 else "")
             raise InputError(
-                f"{file.path} has no column {column!r} ({key}); the columns are {columns}: name the one to "
-                f"use in {origin}, as in '{key}: COLUMN'; if these are no names, add a first line with the "
-                f"names of the columns{file.header_fix}"
+                f"{file.path} has no column {column!r} ({key}); the columns are {listed(file.columns, 8)}: "
+                f"name the one to use in {origin}, as in '{key}: COLUMN'; if these are no names, add a first "
+                f"line with the names of the columns{file.header_fix}"
             )
         return None
 

@@ -40,10 +40,11 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from graphfed.data.dropped import names_dropped
+from graphfed.data.messages import listed
 from graphfed.data.texts import MISSING, canonical_names
-from graphfed.data.user_files.description import DescribedFile, YamlModel
+from graphfed.data.user_files.description import DescribedFile, YamlModel, no_column
 from graphfed.data.user_files.table_files import TableFile
-from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.errors import InputError, shown
 from graphfed.plain_yaml import read_yaml
 
 #: The keys that name a column of nodes, and those that name a column of edges.
@@ -172,6 +173,7 @@ class Description(YamlModel):
         """Replace an empty value by the default, and a single pattern, file or word by a list."""
         if given is None:
             return None if info.field_name == "unknown" else ()
+        # YAML reads `unknown: -1` as a number.
         single = str | int | float if info.field_name == "unknown" else str
         return check([given] if info.field_name != "classes" and isinstance(given, single) else given)
 
@@ -235,13 +237,7 @@ class Description(YamlModel):
         words = ("",) if self.unknown == () else (*MISSING, *(self.unknown or ()))
         return tuple(word for word in words if word not in self.classes)
 
-    def open_nodes(self, path: Path) -> TableFile:
-        return self._open("nodes", path)
-
-    def open_edges(self, path: Path) -> TableFile:
-        return self._open("edges", path)
-
-    def _open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
+    def open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
         fix = f", or write 'no_header: {which}' in the description"
         return TableFile(path, header=which not in self.no_header, header_fix=fix, missing=self.missing)
 
@@ -333,7 +329,7 @@ def _check_alike(
                 f"use it at no client ('{key}:' with nothing after it in {origin})"
             )
     differences = [
-        f"{what} {', '.join(map(shown, names[:5]))}{', ...' if len(names) > 5 else ''}"
+        f"{what} {listed(names)}"
         for what, names in (
             ("does not have", [name for name in first.features if name not in other.features]),
             ("also has", [name for name in other.features if name not in first.features]),
@@ -350,7 +346,7 @@ def _check_alike(
 
 def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Description:
     """Complete the description of one pair of files with the columns that the files have."""
-    nodes, edges = given.open_nodes(folder / files.nodes), given.open_edges(folder / files.edges)
+    nodes, edges = given.open("nodes", folder / files.nodes), given.open("edges", folder / files.edges)
     given = _with_numbered_columns(given)
     chosen = {
         key: given.column(key, file, origin, required=key in ("id", "source", "target"))
@@ -392,9 +388,7 @@ def _masks(given: Description, nodes: TableFile, split: str | None, origin: str)
         raise InputError(f"{origin} names both 'split' and 'masks'; remove one of them")
     for name in given.masks:
         if name not in nodes.columns:
-            raise InputError(
-                f"{origin}: {nodes.path} has no column {name!r} (masks); {did_you_mean(name, nodes.columns)}"
-            )
+            raise no_column(name, "masks", nodes, origin)
     return given.masks
 
 
@@ -404,14 +398,13 @@ def _features(given: Description, file: TableFile, used: set[str | None], origin
     not_used = used | {fields[key].default for key in NODE_COLUMNS if getattr(given, key) is None}
     if given.split is None:
         not_used |= {name for names in MASKS for name in names}
+    # A column with the default name of an unused key is no feature: its meaning is known.
     names = [] if given.features else [name for name in file.columns if name not in not_used]
+    # A column that is called as the pattern wins, so names with * or ? can be used.
     for pattern in given.features:
         found = [pattern] if pattern in file.columns else fnmatch.filter(file.columns, pattern)
         if not found:
-            raise InputError(
-                f"{origin}: {file.path} has no column {pattern!r} (features); "
-                f"{did_you_mean(pattern, file.columns)}"
-            )
+            raise no_column(pattern, "features", file, origin)
         names += [name for name in found if name not in names]
     twice = [name for name in names if name in used]
     if twice:

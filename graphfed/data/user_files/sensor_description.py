@@ -33,6 +33,8 @@ _DEGREES, _PLANE = ("latitude", "longitude"), ("x", "y")
 _READINGS = ("time", "sensor", "value")
 _PAIRS = ("sender", "receiver", "distance", "weight")
 _LOCATIONS = ("id", *_DEGREES, *_PLANE)
+#: What a description is of: all sensors, one client's readings, or the server's graph.
+Part = Literal["all", "readings", "graph"]
 
 
 class ReadingKeys(YamlModel):
@@ -173,63 +175,37 @@ def describes_sensors(content: object) -> bool:
     return isinstance(content, Mapping) and "nodes" not in content and any(key in content for key in _FILES)
 
 
-def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescription:
+def describe_sensors(content: object, folder: Path, origin: str, part: Part = "all") -> SensorDescription:
     """Check the description of sensors. Only the names of the files' columns are read.
 
     `folder` is that of relative paths, and messages call the mapping `origin`. The result has the paths of
-    the files and the columns that are used.
+    the files and the columns that are used. In a deployment, one participant's description has only its
+    `part`.
     """
     given = SensorDescription.check(content, origin)
-    _require_readings(given, origin)
-    _require_graph(given, origin)
-    return _resolve(given, folder, origin)
-
-
-def describe_readings(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of one client's readings. Only the server has the graph."""
-    reason = "only the server has the graph of the sensors"
-    given = _check_part(content, keys_of(ReadingKeys), reason, origin)
-    _require_readings(given, origin)
-    return _resolve(given, folder, origin)
-
-
-def describe_graph(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of the server's graph. Only the clients have readings."""
-    reason = "the server has only the distances or the adjacency of the sensors"
-    given = _check_part(content, (*keys_of(GraphKeys), "name"), reason, origin)
-    _require_graph(given, origin)
-    return _resolve(given, folder, origin)
-
-
-def _check_part(content: object, keys: Iterable[str], reason: str, origin: str) -> SensorDescription:
-    given = SensorDescription.check(content, origin)
-    for key in given.given:
-        if key not in keys:
-            raise InputError(f"{origin} names {key!r}, and {reason}; remove it")
-    return given
-
-
-def _require_readings(given: SensorDescription, origin: str) -> None:
-    if given.readings is None:
+    if part != "all":
+        keys: Iterable[str] = keys_of(ReadingKeys)
+        reason = "only the server has the graph of the sensors"
+        if part == "graph":
+            keys = (*keys_of(GraphKeys), "name")
+            reason = "the server has only the distances or the adjacency of the sensors"
+        for key in given.given:
+            if key not in keys:
+                raise InputError(f"{origin} names {key!r}, and {reason}; remove it")
+    if part != "graph" and given.readings is None:
         raise InputError(
             f"{origin} has no 'readings'; name the file of readings, as in 'readings: speeds.csv'"
         )
-
-
-def _require_graph(given: SensorDescription, origin: str) -> None:
-    if (given.distances is None) == (given.adjacency is None):
+    if part != "readings" and (given.distances is None) == (given.adjacency is None):
         both = given.distances is not None
         raise InputError(
             f"{origin} names {'both' if both else 'neither'} 'distances' {'and' if both else 'nor'} "
             "'adjacency'; name exactly one of them, as in 'distances: distances.csv'"
         )
-
-
-def _resolve(given: SensorDescription, folder: Path, origin: str) -> SensorDescription:
-    """Complete a description with the paths of its files and the columns that the files have."""
     paths = {key: folder / path for key in _FILES if (path := getattr(given, key)) is not None}
     first = next(iter(paths.values()), folder)
     given = given.replace(**paths, name=given.name or first.name.partition(".")[0])
+    # Defaults of columns that no file has become None, so that None means no such column.
     columns = dict.fromkeys((*_READINGS, *_PAIRS, *_LOCATIONS))
     for chosen in (_reading_columns, _pair_columns, _location_columns):
         columns |= chosen(given, origin)
@@ -286,7 +262,9 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
             raise InputError(f"{path} cannot be read: there is no such file")
         return {}
     file = TableFile(path)
-    if not named and not _is_list(file):
+    # The first line of a matrix without ids has values, not names.
+    first = file.columns if file.is_parquet else file.first_line
+    if not named and not {"from", "to"} <= {*first}:
         if number == "weight":
             return {}
         if len(file.columns) > len(_PAIRS):
@@ -303,12 +281,6 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
             "larger number is a stronger edge"
         )
     return _require_different(chosen, path, origin)
-
-
-def _is_list(file: TableFile) -> bool:
-    """Decide whether a file of weights is a table of pairs and not a matrix."""
-    # The first line of a matrix without ids has values, not names.
-    return {"from", "to"} <= set(file.columns if file.is_parquet else file.first_line)
 
 
 def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:

@@ -67,12 +67,10 @@ _LOCAL_NUMBER = re.compile(r"[-+]?\d+,\d+|[-+]?\d{1,3}([., '\u00a0\u202f]\d{3})+
 
 @dataclass(frozen=True)
 class Numbers:
-    """Columns to read as finite numbers.
+    """Columns to read as finite numbers; `without` says how a user can avoid one that is not numeric.
 
-    Attributes:
-        without: How the user can avoid a column that is not numeric, for messages.
-        gaps: Whether a number may be missing (an empty cell or NaN); it is NaN then.
-        features: Whether they are features, of which large numbers keep 64 bits (`feature_numbers`).
+    `gaps` allows missing numbers (an empty cell or NaN), which are NaN then. Of `features`, large numbers
+    keep 64 bits (`feature_numbers`).
     """
 
     columns: Sequence[str] = ()
@@ -87,12 +85,7 @@ NO_NUMBERS = Numbers()
 
 @dataclass(frozen=True)
 class _Layout:
-    """The form of a CSV file.
-
-    Attributes:
-        first: The values of the first row; they may be the names of the columns.
-        lines: The number of lines before the rows of values; `size` is their number of bytes.
-    """
+    """The form of a CSV file: its first row, and the lines and bytes before the rows of values."""
 
     delimiter: str
     first: list[str]
@@ -119,9 +112,7 @@ class TableFile:
             names: The names of the columns, for a CSV file whose first line is a row of values.
             index: The name of the first column if the file gives it none, as pandas does for an index.
             header: Whether a CSV file names its columns in its first line. If not, they are called 1, 2, ...
-                unless `names` are given.
-            header_fix: What a user can do about a file without such a line, in addition to writing one, for
-                messages.
+            header_fix: What else a user can do about a file without such a line, for messages.
             missing: The texts that mean a missing value.
         """
         self.path = path
@@ -139,6 +130,7 @@ class TableFile:
         require_ending(path, TABLES, "table")
         if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
             raise InputError(f"{path} is a folder; name a file in it")
+        # This refuses pipes and devices, at which the readers of rows would wait for ever.
         begin = read_start(path, 4)
         if not begin:
             raise InputError(f"{path} is empty; add a first line with the names of the columns")
@@ -299,10 +291,8 @@ class TableFile:
     ) -> None:
         """Raise an InputError for the first row for which `wrong` is True.
 
-        Args:
-            what: What is wrong with the value, as in "is empty".
-            values: The values to show in the message; None to show none.
-            start: The number of rows before the first row of `wrong`.
+        `start` is the number of rows before it, and `values` are shown in the message, after which `what` is
+        wrong.
         """
         import pyarrow.compute as pc
 
@@ -379,6 +369,7 @@ class TableFile:
         try:
             metadata, rows = self._open_parquet().metadata, max(1, _BLOCK_VALUES // max(1, len(columns)))
             self._check_size(metadata.num_rows, len(columns))
+            # Repeated texts stay a dictionary until their expanded size is known.
             repetitive = _repetitive_texts(metadata, columns)
             for batch in self._open_parquet(repetitive).iter_batches(rows, columns=list(columns)):
                 for name in repetitive:
@@ -543,6 +534,7 @@ def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["p
             return True
         return False
 
+    # A prefix fails from its first bad value on, so a search by halves finds it in a few conversions.
     return bisect.bisect_left(range(len(values)), True, key=fails)
 
 
