@@ -36,9 +36,8 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     - cross_client_edges: the number and the fraction of the graph's edges that lie inside no client.
     - homophily: among the edges between nodes of known class, the fraction that joins equal classes (edge
       homophily).
-    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. A
-      client's
-      train is then its number of edges, and its val and test are the numbers of pairs that it scores.
+    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. Then a
+      client's train is its number of edges, and its val and test are the numbers of pairs that it scores.
     - label_skew: the total variation distance between a client's distribution of classes and that of all
       nodes, averaged over clients with weights by their owned labelled nodes. It is 0 if all clients have the
       same distribution.
