@@ -76,11 +76,11 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None) -> None:
 
     rows = []
     for row in available(data_dir):
-        source = DATASETS.plugin(row.name)
-        where = str(source or "built in") if row.built_in else str(row.place) if row.place else "not found"
+        spec, source = row.spec, DATASETS.plugin(row.name)
+        where = str(source or "built in") if spec.built_in else str(row.place) if row.place else "not found"
         if row.missing:
-            where += f"; missing: {', '.join(row.missing)}; from {DATASETS[row.name].source}"
-        rows.append((row.name, f"{row.title} ({row.task})", where))
+            where += f"; missing: {', '.join(row.missing)}; from {spec.source}"
+        rows.append((row.name, f"{spec.title} ({spec.task})", where))
     show(make_table(("data set", "what it is", "where"), rows, lines=True))
 
 

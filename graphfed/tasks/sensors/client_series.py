@@ -14,8 +14,8 @@ import numpy as np
 
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import TimeSplit, make_time_split
-from graphfed.data.user_files.sensor_description import describe_graph, describe_readings
-from graphfed.data.user_files.sensor_files import load_graph, load_readings
+from graphfed.data.user_files.sensor_description import describe_sensors
+from graphfed.data.user_files.sensor_files import load_graph, load_sensors
 from graphfed.errors import InputError, shown
 from graphfed.federation.series import Series, make_series
 from graphfed.files import JsonObject
@@ -50,7 +50,9 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
         InputError: A file cannot be used, a sensor is no client of the run, or the sensors are not
             consecutive in the roster.
     """
-    sensors = load_readings(describe_readings(read_yaml(path, "the description"), path.parent, str(path)))
+    sensors = load_sensors(
+        describe_sensors(read_yaml(path, "the description"), path.parent, str(path), "readings")
+    )
     number = {name: k for k, name in enumerate(roster)}
     for name in sensors.ids:
         if name not in number:
@@ -102,5 +104,5 @@ def read_graph(path: Path, roster: Sequence[str]) -> Edges:
     Raises:
         InputError: A file cannot be used.
     """
-    description = describe_graph(read_yaml(path, "the description"), path.parent, str(path))
+    description = describe_sensors(read_yaml(path, "the description"), path.parent, str(path), "graph")
     return make_edges(load_graph(description, tuple(roster)))
