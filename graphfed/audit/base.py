@@ -41,12 +41,7 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class AuditedRun:
-    """A finished run, opened for the checks.
-
-    Attributes:
-        inputs: The data that it trained on.
-        on_event: Called with the progress events of repeated runs; None to show nothing.
-    """
+    """A finished run, opened for the checks; `on_event` is called with the progress of repeated runs."""
 
     folder: Path
     config: RunConfig
@@ -56,7 +51,6 @@ class AuditedRun:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger in ledger.json."""
         return Ledger.from_json(files.read_json(self.folder / "ledger.json", LedgerFile))
 
     @cached_property
@@ -83,20 +77,11 @@ class AuditedRun:
         return record_rounds(self.config, self.inputs, rounds=1)
 
     def record(self, keep: Keep) -> Transcript:
-        """Run all rounds again in this process, and record their messages.
-
-        Args:
-            keep: What is recorded of each transfer.
-        """
+        """Run all rounds again in this process, and record what `keep` keeps of their messages."""
         return record_rounds(self.config, self.inputs, keep=keep, on_event=self.on_event)
 
     def rerun(self, *, plaintext: bool = False, simulated: bool | None = None) -> Rerun:
-        """Begin the run again in this process (see `rerun.rerun`).
-
-        Args:
-            plaintext: Whether sums are computed in plaintext, which gives the same values.
-            simulated: Whether secure protocols are simulated; None for as in the run.
-        """
+        """Begin the run again in this process (see `rerun.rerun`)."""
         return rerun(self.config, self.inputs, plaintext=plaintext, simulated=simulated)
 
 
@@ -107,7 +92,6 @@ class Finding:
     Attributes:
         result: A sentence that says what the attacker achieves.
         baseline: What an attacker without these messages achieves.
-        verdict: The conclusion.
         leaks: Whether the attacker gains information; None if nothing was measured.
         value: The figure of the result.
         interval: Its 95 % confidence interval; None for a count, which is exact.
@@ -135,7 +119,6 @@ class Check:
         methods: The methods that the check is for; None for all.
         transfers: Names of transfers that the run must have had.
         instead: Names of transfers that are enough in their place.
-        tasks: The tasks that the check is for.
     """
 
     name: str
@@ -148,11 +131,7 @@ class Check:
     tasks: tuple[str, ...] = (CLASSIFICATION,)
 
     def applies(self, run: AuditedRun) -> bool:
-        """Return whether the check applies to a run.
-
-        Returns:
-            True if the check is for the run's method and task and the run had the transfers that it needs.
-        """
+        """Return whether a run has the method, the task and the transfers that the check is for."""
         of_method = self.methods is None or run.config.method.name in self.methods
         of_task = run.config.task in self.tasks
         sufficient = (self.transfers, self.instead or self.transfers)

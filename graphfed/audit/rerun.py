@@ -28,7 +28,7 @@ from graphfed.tasks.run_config import RunConfig
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The rows of an exchange between clients, as they were sent and as they arrived."""
+    """The rows of an exchange between clients, in the order of the senders and of the receivers."""
 
     sent: Tensor
     received: Tensor
@@ -51,10 +51,8 @@ class _Federation(Federation):
 class Rerun:
     """A repeated run, before set-up.
 
-    Attributes:
-        fed: All clients in one cohort.
-        data: The data at the clients, after they agreed on the scale of features and the weights of classes.
-        training: The settings of the method.
+    `data` is that of the clients after they agreed on the scale of features and the weights of classes;
+    `training` has the settings of the method.
     """
 
     fed: _Federation
@@ -70,7 +68,6 @@ class Rerun:
         return cohort
 
     def setup(self) -> State:
-        """Run the method's set-up."""
         with self.fed.phase("setup", round_number=0):
             return self.method.setup(self.fed, self.data, self.task, self.training)
 
@@ -100,9 +97,8 @@ def rerun(
 ) -> Rerun:
     """Place a run's data at its clients and let them agree, in plaintext, on what is common to all methods.
 
-    Args:
-        plaintext: Whether sums are computed in plaintext, too, which gives the same values.
-        simulated: Whether secure protocols are simulated; None for as in the run.
+    `plaintext` replaces secure sums by plaintext ones, and `simulated` secure protocols by simulated ones
+    (None: as in the run); both give the same values.
     """
     training = config.settings
     if simulated is None:

@@ -35,7 +35,6 @@ class ObservedTransfer:
     """One transfer. All clients are one cohort, so it has one message.
 
     Attributes:
-        name: The transfer's name in the ledger.
         phase: "setup", "train", "eval" or "predict".
         round: The round, 0 in set-up.
         to_server: Whether the server received it; if not, the clients did.
@@ -62,8 +61,8 @@ class Transcript:
     """The messages of a run.
 
     Attributes:
-        cohort: The data of all clients, with features as the method received them (`Rerun`). The
-            server does not have it; an audit compares its results with it.
+        cohort: The data of all clients, with features as the method received them (`Rerun`). The server does
+            not have it; an audit compares its results with it.
         complete: Whether the run was recorded to its end.
     """
 
@@ -73,11 +72,7 @@ class Transcript:
     complete: bool
 
     def first(self, name: str, phase: str, *, to_server: bool = True) -> ObservedTransfer:
-        """Return the first transfer with a name.
-
-        Raises:
-            GraphfedError: If there is none.
-        """
+        """Return the first transfer with a name; GraphfedError if there is none."""
         for transfer in self.observed_transfers:
             if (transfer.name, transfer.phase, transfer.to_server) == (name, phase, to_server):
                 return transfer
@@ -159,7 +154,6 @@ def record_rounds(
         rounds: How many rounds are repeated; None for all that the run had, with its last predictions.
         keep: What is recorded of each transfer; None for everything.
         most_bytes: No further round is recorded once the recorded values have so many bytes.
-        on_event: Called with the progress events of the repeated run.
     """
     from graphfed.audit.rerun import rerun
     from graphfed.runs.train import train
@@ -186,15 +180,7 @@ def record_rounds(
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:
-    """Copy some rows to a dense float64 matrix on the CPU.
-
-    Args:
-        rows: Features, or a payload, [N, F].
-        index: The numbers of the rows, [n].
-
-    Returns:
-        The rows, [n, F].
-    """
+    """Copy rows `index` [n] of features or a payload [N, F] to a dense float64 matrix on the CPU."""
     places = torch.from_numpy(index)
     if isinstance(rows, SparseMatrix):
         return rows.select_rows(places.to(rows.values.device)).to_dense().double().cpu()

@@ -61,12 +61,7 @@ Charts = Sequence[Sequence[Chart]]
 
 
 def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
-    """Draw a picture as an SVG element of a report's page.
-
-    Args:
-        title: What it shows, for screen readers.
-        width: The width of the picture in inches.
-    """
+    """Draw a picture, `width` inches wide, as an SVG element of a page; screen readers read its title."""
     with _style():
         figure = _figure(rows, width, "outside upper left")
         file = io.StringIO()
@@ -100,11 +95,9 @@ def _with_names(text: str, prefix: str = "") -> str:
 
 
 def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = "svg") -> bytes:
-    """Draw a picture with its title as a file. The same charts give the same bytes.
+    """Draw a picture with its title as a file, "svg" or "png"; each chart is `width` inches wide.
 
-    Args:
-        width: The width of a chart in inches.
-        form: "svg" or "png".
+    The same charts give the same bytes.
     """
     with _style(facecolor="white"):
         figure = _figure(rows, width * max(map(len, rows)), "outside lower center")
@@ -150,35 +143,17 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
 
 
 def legend_columns(labels: Iterable[str], width: float = WIDTH) -> int:
-    """Compute how many columns of a legend fit into a picture.
-
-    Args:
-        width: The width of the picture in inches.
-
-    Returns:
-        The number of columns, from 1 to 5.
-    """
+    """Compute how many columns of a legend, from 1 to 5, fit into a picture that is `width` inches wide."""
     return max(1, min(5, int(11 * width // (max(map(wide, labels)) + 7))))
 
 
 def wide(label: str) -> int:
-    """Measure a label.
-
-    Returns:
-        Its width in columns of text; letters of East Asian scripts take two.
-    """
+    """Measure a label in columns of text; letters of East Asian scripts take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 
 def short(label: str, limit: int = 40) -> str:
-    """Shorten a label.
-
-    Args:
-        limit: The most columns.
-
-    Returns:
-        The label, with an ellipsis at the end if it was cut.
-    """
+    """Cut a label to `limit` columns, with an ellipsis at its end."""
     if wide(label) <= limit:
         return label
     while label and wide(label) > limit - 1:

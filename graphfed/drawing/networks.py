@@ -25,13 +25,7 @@ DRAWN_EDGES, DRAWN_NODES = 3000, 2000
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges in one colour.
-
-    Attributes:
-        ends: The nodes of each edge, [E, 2].
-        label: Their name in the legend, "" for none.
-        alpha: Their opacity.
-    """
+    """Edges in one colour; `ends` [E, 2] are the nodes of each."""
 
     ends: np.ndarray
     label: str = ""
@@ -45,7 +39,6 @@ class Nodes:
 
     Attributes:
         members: Whether each node belongs to them, [N] bool.
-        label: Their name in the legend, "" for none.
         strength: The strength of their colour; 0 for hollow markers.
         area: The area of the marker in square points.
     """
@@ -60,15 +53,12 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes over their edges.
+    """Nodes over their edges, drawn from bottom to top.
 
     Attributes:
         position: Positions of the nodes, [N, 2], in kilometres or without a unit.
-        edges: The edges, from bottom to top.
-        nodes: The nodes, from bottom to top.
         names: Names and their positions, [2] each.
         axes: Whether positions have a unit and axes are drawn.
-        title: The title, "" for none.
         size: The height in inches; None to fit the positions to the width of a page.
     """
 
@@ -82,7 +72,6 @@ class Network:
 
     @property
     def height(self) -> float:
-        """The height in inches, without the legend of the picture."""
         low, high = self._limits
         ratio = (high - low)[1] / (high - low)[0]
         return 0.75 + (WIDTH - 0.7) * float(np.clip(ratio, 0.35, 1.25)) if self.size is None else self.size
@@ -97,7 +86,6 @@ class Network:
         return (low + high) / 2 - half, (low + high) / 2 + half
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the network."""
         from matplotlib.collections import LineCollection
 
         place = self.position
@@ -135,8 +123,7 @@ class Network:
     def free_places(self, named: Mapping[str, int]) -> list[tuple[str, np.ndarray]]:
         """Find positions for names next to their nodes, without touching a node or another name.
 
-        Returns:
-            The names and their positions. A name for which there is no position is left out.
+        A name for which there is no position is left out.
         """
         low, high = self._limits
         point = (high - low)[0] / (72 * (WIDTH - 0.7))
@@ -157,15 +144,7 @@ class Network:
 
 
 def kilometres(position: np.ndarray, geographic: bool) -> np.ndarray:
-    """Convert positions to kilometres east and north of their centre.
-
-    Args:
-        position: Kilometres, or latitudes and longitudes in degrees, [N, 2].
-        geographic: Whether they are in degrees.
-
-    Returns:
-        The positions [N, 2].
-    """
+    """Convert positions [N, 2], or latitudes and longitudes, to kilometres east and north of their centre."""
     middle = (position.min(0) + position.max(0)) / 2
     away: np.ndarray = position - middle
     if geographic:
@@ -184,9 +163,6 @@ def by_value(
         without: What a node without a value is, for the legend.
         other: Whether each node has a triangle as marker, [N] bool.
         other_label: What these nodes are, for the legend.
-
-    Returns:
-        The groups, from bottom to top.
     """
     from matplotlib.ticker import MaxNLocator
 

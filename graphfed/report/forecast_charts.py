@@ -34,14 +34,9 @@ NAMED_SENSORS = 24
 def forecast_charts(
     subject: Subject, shown: Run, errors: Errors, tested: SensorErrors | None
 ) -> dict[str, str]:
-    """Draw the charts of runs of forecasting.
+    """Draw the charts of runs of forecasting as SVG elements by name. A chart without content is left out.
 
-    Args:
-        shown: The run whose sensors and forecasts are drawn.
-        tested: Test errors of the sensors of `shown`; None if they are not known.
-
-    Returns:
-        SVG elements by name. A chart without content is left out.
+    `shown` is the run whose sensors and forecasts are drawn, and `tested` the test errors of its sensors.
     """
     drawn: dict[str, str] = {}
     overview = sensors_of(shown)
@@ -140,16 +135,10 @@ def forecasts_against_truth(
     step_minutes: int,
     quantity: str,
 ) -> XY:
-    """Draw a sensor's readings and the forecasts for the same times.
+    """Draw a sensor's readings and the forecasts for the same times, inside `span`.
 
     The forecasts are those made one step, half the horizon and the whole horizon before. A missing reading is
     a gap in the line.
-
-    Args:
-        one: The readings and forecasts of the sensor.
-        span: The times to draw, the second one excluded.
-        step_minutes: Minutes between readings.
-        quantity: The label of the vertical axis.
     """
     horizon = one.forecast.shape[1]
     time, _, truth = one.at(1, step_minutes)

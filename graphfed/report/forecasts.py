@@ -12,11 +12,7 @@ from graphfed.runs.overview_schema import SensorOverview
 
 
 def ahead(minutes: int) -> str:
-    """Write a number of minutes as a person would.
-
-    Returns:
-        As in "45 minutes", "2 hours" or "3 days".
-    """
+    """Write a number of minutes as in "45 minutes", "2 hours" or "3 days"."""
     for unit, size in (("day", MINUTES_PER_DAY), ("hour", 60)):
         if minutes % size == 0 and minutes >= 2 * size:
             return f"{minutes // size} {unit}s"
@@ -24,11 +20,7 @@ def ahead(minutes: int) -> str:
 
 
 def sensors_of(run: Run) -> SensorOverview | None:
-    """Return the overview of the sensors of a run.
-
-    Returns:
-        The overview; None if the run has none.
-    """
+    """Return the overview of the sensors of a run; None if it has none."""
     return run.overview if isinstance(run.overview, SensorOverview) else None
 
 
@@ -37,9 +29,6 @@ def errors_of(subject: Subject) -> Errors:
 
     Rows are ranked by the RMSE over readings that are not missing. If every run was trained with
     missing=as_read, they are ranked by the RMSE that counts the missing readings, too.
-
-    Returns:
-        The ranking metric, the unit and the decimals.
     """
     runs = [run for those in subject.rows.values() for run in those]
     as_read = all(_trained_as_read(run) for run in runs)
@@ -76,7 +65,6 @@ class Forecast:
 
 
 def forecast_of(run: Run) -> Forecast:
-    """Return what a run forecasts, and how far ahead."""
     overview = sensors_of(run)
     if overview is None:
         return Forecast()
@@ -108,14 +96,7 @@ class Readings:
 
 
 def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> Readings | None:
-    """Collect what the report says about the readings before it shows errors.
-
-    Args:
-        tested: Test errors of the sensors; None if they are not known.
-
-    Returns:
-        The facts; None without an overview of the sensors.
-    """
+    """Collect what the report says about the readings before it shows errors; None without an overview."""
     overview = sensors_of(subject.first)
     if overview is None:
         return None
@@ -128,14 +109,7 @@ def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> R
 
 
 def tested(run: Run) -> SensorErrors | None:
-    """Read the test errors of a run's sensors.
-
-    Returns:
-        The errors; None without an overview, and for a deployment, whose forecasts are at the sites.
-
-    Raises:
-        InputError: The table of forecasts is damaged.
-    """
+    """Read the test errors of a run's sensors; None for a deployment, whose forecasts are at the sites."""
     overview = sensors_of(run)
     if overview is None or run.deployed:
         return None
@@ -146,9 +120,8 @@ def tested(run: Run) -> SensorErrors | None:
 def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
     """Sum the bytes that were sent up to the end of set-up (round 0) and of each round of training.
 
-    Returns:
-        For a single run the bytes by direction; for a comparison those of the first seed of each row, by
-        label. Lines in which nothing is sent are left out.
+    For a single run they are by direction; for a comparison those of the first seed of each row, by label.
+    Lines in which nothing is sent are left out.
     """
     lines: dict[str, list[int]] = {}
     for label, runs in subject.rows.items():

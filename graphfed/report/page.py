@@ -71,10 +71,7 @@ def write_report(
 
 
 def describe_client(folder: str | Path, client: int) -> list[str]:
-    """Describe what one client of a run sent and disclosed.
-
-    Args:
-        folder: The folder of a run, or of a comparison: then its first run with per-client statistics counts.
+    """Describe what one client of a run, or of a comparison's first run with statistics, disclosed.
 
     Raises:
         InputError: The folder cannot be reported on, or its run has no such client.

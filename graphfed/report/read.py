@@ -63,12 +63,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about.
-
-    Attributes:
-        rows: One run for every seed, by label of the row.
-        comparison: The comparison; None for a single run.
-    """
+    """What a report is about: the runs of each row, one for every seed, and their comparison, if any."""
 
     rows: Mapping[str, Sequence[Run]]
     comparison: Comparison | None
@@ -81,12 +76,6 @@ class Subject:
 
 def read_subject(folders: Sequence[str | Path]) -> Subject:
     """Read a run, a comparison, or several runs as one comparison.
-
-    Args:
-        folders: The folder of a run or a comparison, or the folders of several runs.
-
-    Returns:
-        The rows, and the comparison if there are several.
 
     Raises:
         InputError: A folder holds neither a run nor a comparison, its run has not ended, a file is damaged,
@@ -149,7 +138,6 @@ def _read_run(folder: Path) -> Run:
 
 
 def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
-    """Read overview.json, of sensors or of a graph; None if the folder has none."""
     path = folder / "overview.json"
     if not path.exists():
         return None

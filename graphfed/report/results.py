@@ -22,11 +22,7 @@ MAX_CLASSES = 40
 
 
 def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
-    """Return the validation and test metrics of a single run.
-
-    Returns:
-        Name, validation value and test value of each metric.
-    """
+    """Return the name, the validation value and the test value of each metric of a single run."""
     val, test = run.result.val, run.result.test
     if isinstance(figures, Errors):
         known = figures.distinct_metrics(test)
@@ -37,11 +33,7 @@ def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
 
 
 def epsilon(runs: Sequence[Run]) -> str:
-    """Return the privacy budget that the ledgers state.
-
-    Returns:
-        As in "ldp(eps=2)"; "none" if no transfer is differentially private.
-    """
+    """Return the privacy budget that the ledgers state, as in "ldp(eps=2)"; "none" without one."""
     found = {e.protection for run in runs for e in run.entries if "dp(" in e.protection}
     return ", ".join(sorted(found)) or "none"
 
@@ -49,9 +41,8 @@ def epsilon(runs: Sequence[Run]) -> str:
 def followed_metric(subject: Subject, figures: Figures) -> str:
     """Return the validation metric that is drawn by round.
 
-    Returns:
-        The metric that ranks the rows, if the runs computed it in every round; otherwise the metric by which
-        they selected the round.
+    It is the metric that ranks the rows, if the runs computed it in every round; otherwise the metric by
+    which they selected the round.
     """
     line = next((line.val for line in subject.first.history if line.val), {})
     selected = subject.first.result.details.get("selected_by")
@@ -67,32 +58,23 @@ def metric_name(metric: str, figures: Figures) -> str:
 
 
 def confusion_of(run: Run) -> list[list[float]] | None:
-    """Return the confusion matrix of a run.
-
-    Returns:
-        Counts [C, C], true classes by predicted classes; None without one, or with too many classes to read.
-    """
+    """Return counts [C, C] of true by predicted classes; None if there are none or too many to read."""
     counts: list[list[float]] | None = run.result.details.get("test_confusion")
     return counts if counts and len(counts) <= MAX_CLASSES else None
 
 
 def class_names(run: Run, count: int) -> list[str]:
-    """Return the names of the classes.
-
-    Returns:
-        The names in the overview; the numbers of the classes if it has no names.
-    """
+    """Return the names of the classes in the overview; their numbers if it has no names."""
     if isinstance(run.overview, GraphOverview) and len(run.overview.classes) == count:
         return [row.name for row in run.overview.classes]
     return [str(c) for c in range(count)]
 
 
 def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
-    """Return the table of classes that belongs to the confusion matrix on the page.
+    """Return the table of classes that belongs to the confusion matrix on the page, empty without one.
 
-    Returns:
-        For each class its name, the number of its test nodes, of those predicted as this class, of correct
-        predictions among them, precision and recall; empty without a confusion matrix.
+    A class has its name, the number of its test nodes, of those predicted as this class, of correct
+    predictions among them, precision and recall.
     """
     run = subject.rows[best_row(subject, figures)][0]
     counts, scores = confusion_of(run), run.result.details.get("test_classes")
@@ -116,11 +98,9 @@ def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
 
 
 def best_row(subject: Subject, figures: Figures) -> str:
-    """Return the row whose confusion matrix or sensors are shown.
+    """Return the label of the row whose confusion matrix or sensors are shown.
 
-    Returns:
-        The label of the federated row with the best validation metric, or of the best row if none is
-        federated.
+    It is the federated row with the best validation metric, or the best row if none is federated.
     """
     if subject.comparison is None:
         return next(iter(subject.rows))
@@ -165,11 +145,7 @@ class Opening:
 
 
 def opening(subject: Subject, figures: Figures) -> Opening | None:
-    """Find the row that the report on a comparison opens with.
-
-    Returns:
-        The row, with those to compare it with; None if no row has the test metric.
-    """
+    """Find the row that the report on a comparison opens with; None if no row has the test metric."""
     assert subject.comparison is not None
     metric, errors = figures.metric, isinstance(figures, Errors)
     scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
@@ -201,11 +177,9 @@ def _mean(row: ComparedRow, metric: str) -> float:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a comparison's table.
+    """A row of a comparison's table; `changes` are its settings that differ from the method's defaults.
 
-    Attributes:
-        changes: Its settings that differ from the method's defaults.
-        best: The columns in which it is the best row and marked.
+    `best` are the columns in which it is the best row and marked.
     """
 
     label: str
@@ -231,7 +205,6 @@ class ResultTable:
 
 
 def result_table(subject: Subject, figures: Figures) -> ResultTable:
-    """Return the table of a comparison's page."""
     comparison = subject.comparison
     assert comparison is not None
     rows = comparison.rows

@@ -62,7 +62,6 @@ class Line:
 
     @property
     def from_clients(self) -> bool:
-        """Whether clients send it."""
         return not self.link.startswith("server")
 
     @property
@@ -87,15 +86,7 @@ class Line:
 
 
 def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
-    """Group the entries of ledgers by transfer.
-
-    Args:
-        entries: The entries of all ledgers of one run.
-        method: The method, which describes its transfers.
-
-    Returns:
-        One line for each name, direction and protection, in the order of the entries.
-    """
+    """Group the entries of all ledgers of one run by name, direction and protection, in their order."""
     known = METHODS.find(method)
     texts: Mapping[str, str] = {
         **({} if known is None else known.sends.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
@@ -127,13 +118,7 @@ def _bytes_of_clients(entry: Transfer) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Left:
-    """What the clients of a run sent and received.
-
-    Attributes:
-        label: The row of the run.
-        out: What the clients sent, to the server or to each other.
-        back: What they received from the server.
-    """
+    """What the clients of a run sent, to the server or to each other (`out`), and received (`back`)."""
 
     label: str
     run: Run
@@ -168,14 +153,7 @@ class Left:
         return SHOWN_CLIENTS if self.many else names
 
     def cells(self, line: Line | None = None) -> list[str]:
-        """Return the cells of a line of the table of what each client sent.
-
-        Args:
-            line: The transfer; None for the total over all transfers.
-
-        Returns:
-            The bytes in each column.
-        """
+        """Return the bytes in each column of the table of what each client sent; None: of all transfers."""
         lines = self.out if line is None else [line]
         each = [sum(amounts) for amounts in zip(*(one.clients for one in lines), strict=True)]
         shown = (min(each), median(each), max(each)) if self.many else each
@@ -183,7 +161,6 @@ class Left:
 
 
 def left(label: str, run: Run) -> Left:
-    """Return what the clients of a run sent and received."""
     lines = lines_of(run.entries, run.result.method)
     out = [line for line in lines if line.from_clients]
     return Left(label, run, out, [line for line in lines if not line.from_clients])

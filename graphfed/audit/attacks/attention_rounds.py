@@ -77,7 +77,6 @@ class Layer:
         return rows
 
     def select(self, rows: Tensor) -> "Layer":
-        """Select rows."""
         return Layer(self.weight[rows], self.source[rows], self.target[rows], self.heads)
 
 
@@ -86,10 +85,8 @@ class Received:
     """What clients receive in the first layer, in T passes with different weights.
 
     Attributes:
-        cohort: The data of all clients.
-        layer: The weights.
-        pairs: The pairs of a client and a node of another client whose edges they know.
-        scored: The pairs whose scores are sent.
+        pairs: The number of pairs of a client and a node of another client whose edges they know.
+        scored: The number of pairs whose scores are sent.
         nodes: The row of the node of each attacked pair, [S].
         scores: Its scores, [T * heads, S].
         groups: The numbers of sums over 1 to MEMBERS members.
@@ -122,11 +119,9 @@ class Received:
 
 
 class _FirstLayer:
-    """Keeps the first layer's weights, scores and sums of every pass whose weights are new (`Keep`).
+    """Keeps some rows of the first layer's scores and sums, and its weights, of every pass with new weights.
 
-    Args:
-        rows: The rows that are kept of each transfer.
-        dropout: Whether training uses dropout; its passes are left out.
+    With dropout the passes of training are left out.
     """
 
     def __init__(self, rows: dict[str, Tensor], dropout: bool) -> None:
@@ -221,14 +216,9 @@ def _receive(audited: AuditedRun) -> Received:
 def sums_received(
     cohort: Cohort, targets: Targets, totals: bool
 ) -> Iterator[tuple[list[int], int, set[int]]]:
-    """List the sums that clients read.
+    """Yield, for each sum that clients read, its parts, its target's row and its members' rows.
 
-    Args:
-        targets: The targets that they ask for parts of.
-        totals: Whether they read totals over the other clients.
-
-    Yields:
-        For each sum its parts, its target's row and its members' rows.
+    With `totals` they read totals over the other clients.
     """
     parts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, (row, owner) in enumerate(
@@ -280,15 +270,11 @@ def _layer(passes: list[dict[str, Tensor]]) -> Layer:
 
 @dataclass(frozen=True)
 class FromScores:
-    """The features that clients compute from scores.
+    """The features that clients compute from scores: of `recovered` of the attacked pairs.
 
-    Attributes:
-        attacked: Pairs of a client and a node of another client that were attacked.
-        recovered: Pairs whose features are all computed.
-        rank: How many of them are independent.
-        features: d.
-        sparse: Whether the solution with the smallest sum was searched for.
-        largest_error: The largest error of recovered features, relative to the node's largest feature.
+    `rank` of the equations are independent, for d `features`. With `sparse` the solution with the smallest
+    sum was searched for. `largest_error` is that of recovered features, relative to the node's largest
+    feature.
     """
 
     attacked: int
@@ -345,15 +331,10 @@ def relative_errors(found: Tensor, truth: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FromSums:
-    """The features that clients compute from sums over one number of members.
+    """The features that clients compute from sums over `members` nodes: from `recovered` of the `attacked`.
 
-    Attributes:
-        members: The number of members of each sum.
-        sums: How many such sums clients receive.
-        attacked: How many of them were attacked.
-        recovered: How many gave the features of all members.
-        unknowns: Features of all members.
-        largest_error: The largest error of recovered features, relative to the node's largest feature.
+    `unknowns` are the features of all members. `largest_error` is that of recovered features, relative to the
+    node's largest feature.
     """
 
     members: int
@@ -366,14 +347,7 @@ class FromSums:
 
 
 def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
-    """Solve sums over 1 to MEMBERS members for the features of the members.
-
-    Args:
-        audited: The finished run, which shows progress.
-
-    Returns:
-        What they find, for each number of members.
-    """
+    """Solve sums over 1 to MEMBERS members for the features of the members."""
     found = []
     for m, groups in received.members.items():
         d, equations = received.layer.source.shape[1], received.layer.weight.shape[:2].numel()
@@ -410,30 +384,17 @@ def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
 
 
 def group_means(sums: Tensor, layer: Layer) -> Tensor:
-    """Solve the quotients of sums for features: those of a single member, or about the mean of several.
-
-    Args:
-        sums: The sums of G groups, [P, H + 1, G].
-
-    Returns:
-        Features, [G, d].
-    """
+    """Solve the quotients of sums [P, H + 1, G] for features [G, d]: of one member, or about the mean."""
     quotients = (sums[:, :-1] / sums[:, -1:]).flatten(0, 1)
     means: Tensor = torch.linalg.lstsq(layer.weight.flatten(0, 1), quotients, driver="gelsd").solution.T
     return means
 
 
 def solve_group(sums: Tensor, layer: Layer, target: Tensor, mean: Tensor, members: int) -> Tensor:
-    """Solve the sums over the members of a group for their features.
+    """Solve the sums [P, H + 1] over the members of a group for their features, [m, d], in no order.
 
-    Args:
-        sums: The sums, [P, H + 1].
-        target: The scores of the sums' target, [P].
-        mean: About the mean of the members' features, [d], near which the starts are.
-        members: m, their number.
-
-    Returns:
-        The features of the members in no order, [m, d].
+    `target` [P] are the scores of the sums' target, and the starts are near `mean` [d], about the mean of the
+    members' features.
     """
     draw = torch.Generator().manual_seed(0)
     best, least = mean.expand(members, -1), torch.inf

@@ -67,12 +67,7 @@ class Found:
 
 @dataclass
 class Group:
-    """The sums of a group, without the terms of members that are known.
-
-    Attributes:
-        members: The rows of the members that are not known.
-        sums: [heads, H + 1].
-    """
+    """The sums [heads, H + 1] of a group, without the terms of members that are known."""
 
     target: int
     members: set[int]
@@ -127,8 +122,7 @@ def _peel(
 ) -> dict[tuple[int, int], tuple[np.ndarray, bool]]:
     """Compute W h_j of single members, and subtract their terms from the other groups of the client.
 
-    Returns:
-        By client and row of j: W h_j [heads, H], and whether no term had to be subtracted for it.
+    Returns, by client and row of j, W h_j [heads, H] and whether no term had to be subtracted for it.
     """
     known: dict[tuple[int, int], tuple[np.ndarray, bool]] = {}
     for client, own in groups.items():
@@ -167,7 +161,6 @@ def _compare(
     truth: np.ndarray,
     weight: np.ndarray,
 ) -> Found:
-    """Compare what clients compute with the truth."""
     alone = recovered = 0
     worst = 0.0
     for (_, row), (z, whole) in known.items():

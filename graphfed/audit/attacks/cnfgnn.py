@@ -140,16 +140,9 @@ def _by_step(estimates: Tensor, weight: Tensor, starts: Tensor, steps: Tensor) -
 
 
 def solve_windows(weights: Weights, batch: Batch, received: Tensor, start: Tensor) -> Tensor:
-    """Solve the equations of encodings for the readings of their windows.
+    """Solve the equations of encodings [W, H] float64 for the readings of their windows, from `start` [W, m].
 
-    Args:
-        weights: The weights of the encoder, which the server knows.
-        batch: One series' windows, for their covariates; the readings in it are not used.
-        received: The encodings of the windows, [W, H] float64.
-        start: First estimates of their readings, [W, m].
-
-    Returns:
-        The readings, [W, m].
+    `batch` has one series' windows, for their covariates; the readings in it are not used.
     """
     exact = {name: w.double().cpu() for name, w in weights.items()}
     covariates = batch.x[0, ..., 1:].double().cpu()
@@ -231,12 +224,7 @@ def standardised(
 
 @dataclass(frozen=True)
 class Score:
-    """How well readings are estimated.
-
-    Attributes:
-        share: The fraction of the readings' variance that the estimates explain, at least 0.
-        error: The median absolute error, in the unit of the readings.
-    """
+    """How much of the readings' variance estimates explain, 0 to 1, and their median absolute error."""
 
     share: float
     error: float
@@ -337,10 +325,10 @@ def model_of(audited: AuditedRun) -> tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 def guessed(known: Tensor, shared_weights: bool) -> Tensor:
-    """Estimate readings without encodings, [1, T]; known [G, T]: the known series.
+    """Estimate readings [1, T] without encodings.
 
     With shared weights the estimate is the mean of all readings, 0 on the common scale. Otherwise it is the
-    mean of the colluding sensors' readings at that time.
+    mean of the colluding sensors' readings [G, T] at that time.
     """
     return torch.zeros_like(known[:1]) if shared_weights else known.mean(0, keepdim=True)
 
@@ -369,7 +357,6 @@ def finding(
     scores: dict[str, Score],
     solved: dict[str, float] | None,
 ) -> Finding:
-    """Describe the scores."""
     attacker = "the server alone"
     if len(helpers):
         attacker = f"the server, with sensors {' and '.join(sensors.ids[k] for k in helpers)} colluding,"

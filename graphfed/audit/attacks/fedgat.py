@@ -107,27 +107,13 @@ def message_of(pooled: Pooled, rows: Tensor, form: str, degree: int, seed: int) 
 
 
 def by_keys(message: Message) -> Tensor:
-    """Read the features from the rows of K2, in the vector form.
-
-    Args:
-        message: The messages of n nodes.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
-    """
+    """Read the neighbours' features, [n, B, F] in any order, from the rows of K2 (vector form)."""
     n, slots, width = message.sums.shape
     return message.sums[message.keys == 1].view(n, slots // 2, width)
 
 
 def by_decoders(message: Message) -> Tensor:
-    """Compute the features without K2, as M2 times the diagonal of R_1, in the vector form.
-
-    Args:
-        message: The messages of n nodes.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
-    """
+    """Compute the features without K2, as M2 times the diagonal of R_1 (vector form)."""
     assert message.decoders is not None
     n, slots, width = message.scores.shape
     scaled = message.scores * message.decoders[..., 1].diagonal(dim1=1, dim2=2)[..., None]
@@ -135,15 +121,10 @@ def by_decoders(message: Message) -> Tensor:
 
 
 def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
-    """Compute the features as eigenvalues of every M2(s), in the matrix form.
+    """Compute the features as eigenvalues of every M2(s) (matrix form).
 
-    Args:
-        message: The messages of n nodes.
-        draws: The number of random combinations. For each node the one is used whose eigenvectors best
-            diagonalise a further combination.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
+    Of `draws` random combinations, for each node the one is used whose eigenvectors best diagonalise a
+    further combination.
     """
     slots, width = message.scores.shape[2:]
     # The combinations, [draws + 1, n, 2 B, 2 B]; the last one compares the others.
@@ -174,15 +155,10 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
 
 
 def by_moments(message: Message, draws: int = 16) -> Tensor:
-    """Compute the features from power sums, in either form.
+    """Compute the features from power sums (either form); B is at most the degree p of the decoders.
 
-    Args:
-        message: The messages of n nodes; B is at most the degree p of the decoders.
-        draws: The number of random b2. For each node the features are used that agree best with the scores
-            that they were computed from, x_j = b2 . h_j.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
+    Of `draws` random b2, for each node the features are used that agree best with the scores that they were
+    computed from, x_j = b2 . h_j.
     """
     best: tuple[Tensor, Tensor] | None = None
     for seed in range(draws):
@@ -263,14 +239,9 @@ def _draw(seed: int, count: int) -> Tensor:
 
 
 def errors(found: Tensor, truth: Tensor) -> Tensor:
-    """Compare each neighbour's features with the nearest features that were found.
+    """Compare each neighbour's features [n, B, F] with the nearest found ones, which are in any order.
 
-    Args:
-        found: The features found, in any order, [n, B, F].
-        truth: The features, [n, B, F].
-
-    Returns:
-        The largest difference of a feature, relative to the largest feature of the neighbourhood, [n, B].
+    Returns the largest difference of a feature, relative to the largest feature of the neighbourhood, [n, B].
     """
     found, truth = found.double(), truth.double()
     nearest = torch.cdist(truth, found).argmin(2)
@@ -280,13 +251,9 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def attacked(pooled: Pooled, nodes: RouteTable, form: str, degree: int, seed: int) -> Iterator[Attacked]:
-    """Attack the messages of all nodes that have a neighbour at another client.
+    """Attack the messages of all nodes that have a neighbour at another client, equally large ones at a time.
 
-    Args:
-        form: The form of the message. In the matrix form at most MOST nodes are attacked.
-
-    Yields:
-        The features found, for nodes with equally many neighbours at a time.
+    In the matrix form at most MOST nodes are attacked.
     """
     neighbourhoods = pooled.neighbourhoods
     client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)

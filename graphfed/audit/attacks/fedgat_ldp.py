@@ -31,15 +31,9 @@ OTHERS = 50
 
 
 def similarities(rows: Tensor, truth: Tensor, others: Tensor) -> Tensor:
-    """Count how often a row is more similar to its node's features than to those of other nodes.
+    """Count how often a row [n, F] is more similar to its node's features than to m others' [n, m, F].
 
-    Args:
-        rows: The computed rows, [n, F].
-        truth: The features of their nodes, [n, F].
-        others: The features of m other nodes for each row, [n, m, F].
-
-    Returns:
-        The fraction of comparisons, [n]; ties count half.
+    Returns the fraction of comparisons, [n]; ties count half.
     """
     rows, truth, others = (torch.nn.functional.normalize(x, dim=-1) for x in (rows, truth, others))
     to_truth = (rows * truth).sum(-1, keepdim=True)

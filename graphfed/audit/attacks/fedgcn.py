@@ -45,10 +45,9 @@ ROWS = 4096
 def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find the partial sums that have one term.
 
-    Returns:
-        The sum's row among the uploads, [n]; the row in the cohort of the node whose features it has, [n];
-        whether the sum was uploaded for this node itself, [n] bool; and the factor that gives the features,
-        [n].
+    Returns the sum's row among the uploads, [n]; the row in the cohort of the node whose features it has,
+    [n]; whether the sum was uploaded for this node itself, [n] bool; and the factor that gives the features,
+    [n].
     """
     closure = find_closure(cohort)
     border = border_of(cohort, closure)
@@ -125,8 +124,7 @@ def _verdict(leaks: bool, plaintext: bool) -> str:
 def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> torch.Tensor:
     """Read the ciphertexts as far as a server without the key can.
 
-    Returns:
-        A row of numbers for every node of the clients' borders, [S, F]; NaN if they cannot be read.
+    Returns a row of numbers for every node of the clients' borders, [S, F]; NaN if they cannot be read.
     """
     cohort = transcript.cohort
     closure = find_closure(cohort)

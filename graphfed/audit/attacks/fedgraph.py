@@ -100,30 +100,16 @@ class Known:
 
 
 def embeddings(rows: Tensor, weight: Tensor) -> Tensor:
-    """Compute embeddings from the rows of one message.
+    """Return the shortest vectors [m, H] that a weight [H, H'] maps to the rows [m, H'] of one message.
 
-    Args:
-        rows: The rows, [m, H'].
-        weight: The weight that the embeddings were multiplied by, [H, H'].
-
-    Returns:
-        The shortest vectors that the weight maps to the rows, [m, H]. They are h(u) up to its scale if the
-        rows of the weight are independent.
+    They are h(u) up to its scale if the rows of the weight are independent.
     """
     inverse: Tensor = torch.linalg.pinv(weight.double())
     return rows.double() @ inverse
 
 
 def solve(seen: Seen, known: Known) -> Tensor:
-    """Solve for the first layer's sums, from rows of the second layer.
-
-    Args:
-        seen: The rows that the receivers receive, and the weights.
-        known: What they know without the rows.
-
-    Returns:
-        The sum a_u of each node, [S, F].
-    """
+    """Solve for the first layer's sum a_u of each node, [S, F], from rows of the second layer."""
     first, bias, second = (
         torch.stack([w[name] for w in seen.weights])
         for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight")
@@ -189,15 +175,7 @@ def _solve_one(
 
 
 def solve_linear(seen: Seen, known: Known) -> Tensor:
-    """Solve for features, from rows of the first layer.
-
-    Args:
-        seen: The rows that the receivers receive, and the weights.
-        known: What they know without the rows.
-
-    Returns:
-        The features of each node, up to a scale, [S, F].
-    """
+    """Solve for the features of each node, [S, F] up to a scale, from rows of the first layer."""
     first, rows = _normalise(torch.stack([w["layers.0.weight"] for w in seen.weights]), seen.rows)
     guess = (known.guess * known.scale[:, None]).T
     rho = 1e-5
@@ -247,21 +225,14 @@ def relative_error(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def compare(found: Tensor, tie: Tensor, sums: Tensor, own: Tensor) -> dict[str, np.ndarray]:
-    """Compare what was found with the true sums and features.
+    """Compare what was found for each node, [S, F], with the true sums and the node's own features.
 
     A feature occurs in a node's neighbourhood if it is not 0 in the node's sum. The attacker predicts the
-    features that occur by the size of the entries that it found.
+    features that occur by the size of the entries that it found; `tie` [S, F] decides between equal ones.
 
-    Args:
-        found: What was found for each node, [S, F].
-        tie: Decides between equal entries of `found`, [S, F].
-        sums: The true sums, [S, F].
-        own: The nodes' features, [S, F].
-
-    Returns:
-        Figures by name, each [S], NaN if it is not defined. auc: of predicting the features that occur in the
-        neighbourhood. precision: among the LARGEST entries. own_auc: of predicting the node's own nonzero
-        features. cosine: with the sums. read: 1 if the sums are found up to their scale, else 0.
+    Returns figures by name, each [S], NaN if it is not defined. auc: of predicting the features that occur in
+    the neighbourhood. precision: among the LARGEST entries. own_auc: of predicting the node's own nonzero
+    features. cosine: with the sums. read: 1 if the sums are found up to their scale, else 0.
     """
     occurs, own_occurs = (truth.abs().numpy() > 0 for truth in (sums, own))
     score = _ordered(found.abs().numpy(), tie.abs().numpy())
@@ -290,10 +261,10 @@ def _ordered(score: np.ndarray, tie: np.ndarray) -> np.ndarray:
 
 
 def auc(score: np.ndarray, occurs: np.ndarray) -> np.ndarray:
-    """Return the AUC of each row of scores [S, F] for the entries that occur, [S, F] bool.
+    """Return the AUC of each row of scores [S, F] for the entries that occur, [S, F] bool; or NaN.
 
     It is the fraction of pairs of an entry that occurs and one that does not where the first has the larger
-    score; ties count half. It is NaN if there is no such pair.
+    score; ties count half.
     """
     from scipy.stats import rankdata
 
@@ -362,10 +333,9 @@ def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """How well the embeddings that enter a layer are found from one message.
+    """How well the embeddings that enter a layer (numbered from 1) are found from one message.
 
     Attributes:
-        layer: The layer's number, from 1.
         width: The numbers of an embedding.
         sent: The numbers that are sent for it.
         cosine: The mean cosine of what is found with the embeddings that are not 0.

@@ -127,28 +127,15 @@ class Found:
 
 
 def solve(z: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute what a sum of gradients shows of the closest nodes.
-
-    Args:
-        z: [m, H + 1], the embeddings as they were sent, with the column of ones.
-        moments: The sum of y_v z_v^T, [F, H + 1].
-
-    Returns:
-        The y_v of least norm, [m, F], and their mean, [F].
-    """
+    """Compute the y_v of least norm, [m, F], and their mean, [F], from moments [F, H + 1]."""
     return (moments @ torch.linalg.pinv(z)).t(), moments[:, -1] / len(z)
 
 
 def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
-    """Compute which y_v have changed between two steps, and by how much.
+    """Compute which y_v changed between two steps, [n], and by how much, [n, F]; none if that is unknown.
 
-    Args:
-        z: [m, H + 1], as in `System`.
-        difference: The difference of the moments of the steps, [F, H + 1].
-        rounding: The size of its rounding errors, as a norm.
-
-    Returns:
-        The changed nodes, [n], and their differences, [n, F]; none if the client cannot say which they are.
+    `difference` is that of the moments of the steps, [F, H + 1], and `rounding` the norm of its rounding
+    errors.
     """
     none = torch.zeros(0, dtype=torch.int64), difference.new_zeros(0, len(difference))
     _, size, directions = torch.linalg.svd(difference, full_matrices=False)
@@ -166,13 +153,9 @@ def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Ten
 
 @dataclass
 class _Progress:
-    """What the clients have computed up to a step.
+    """What the clients have computed up to a step: exact y_v by their closest nodes, and figures of `Found`.
 
-    Attributes:
-        vectors: The closest nodes of each y_v that is within the tolerance.
-        before: The last system of each generator.
-        changed: As in `Found`.
-        differences: As in `Found`.
+    `before` has the last system of each generator.
     """
 
     vectors: set[bytes] = field(default_factory=set)
@@ -201,11 +184,7 @@ class _Progress:
 
 
 def attack_steps(steps: Iterable[list[System]]) -> Found:
-    """Solve what clients receive in all steps, and compare the solutions with the truth.
-
-    Args:
-        steps: What they receive in each step.
-    """
+    """Solve what clients receive in all steps, and compare the solutions with the truth."""
     progress, first, vectors_first = _Progress(), None, 0
     for systems in steps:
         progress.follow(systems)
@@ -257,11 +236,7 @@ def attack_gradients(systems: Iterable[System]) -> Found:
 
 
 def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System]]:
-    """Yield for each step what every client receives for each of its generators of features.
-
-    Yields:
-        The systems with at least one node.
-    """
+    """Yield for each step what every client receives for its generators of features with a node."""
 
     def received(name: str) -> list[Tensor]:
         return transcript.all(f"fedsage/{name}", "setup", to_server=False)
@@ -308,15 +283,9 @@ def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System
 
 
 def closest_nodes(cohort: Cohort, z: Tensor, generator: Tensor, parts: int) -> Tensor:
-    """Find the node of every client that is closest to each generated neighbour.
+    """Find the row of every client's node that is closest to each generated neighbour, [m, P, K].
 
-    Args:
-        z: [m, H + 1].
-        generator: V of the nodes' client, [F, P * (H + 1)].
-        parts: P.
-
-    Returns:
-        [m, P, K] int64, rows of the cohort.
+    The neighbours are generated from z [m, H + 1] by V of the nodes' client, [F, P * (H + 1)].
     """
     assert cohort.x is not None
     x = cohort.x.to(dtype=torch.float64)

@@ -29,16 +29,9 @@ DRAWS = 1000
 
 
 def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -> np.ndarray:
-    """Estimate the fraction of each class among each client's training labels.
+    """Estimate the fraction of each class among each client's training labels, [K, C]; rows sum to 1.
 
-    Args:
-        bias: The last bias that each client sends, [K, C].
-        sent: The last bias that the server sent before, [C].
-        lr: The clients' learning rate, eta.
-        steps: The clients' number of steps, E.
-
-    Returns:
-        Fractions, [K, C]; each row sums to 1.
+    `bias` [K, C] is the last bias that each client sends after `steps` steps, and `sent` [C] the one before.
     """
     fractions = np.clip(1 / bias.shape[1] + (bias - sent) / (lr * steps), 0, None)
     total = fractions.sum(axis=1, keepdims=True)
@@ -49,16 +42,10 @@ def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -
 def correlation_and_baseline(
     estimate: np.ndarray, client: np.ndarray, label: np.ndarray, seed: int = 0
 ) -> tuple[float, tuple[float, float], float, float]:
-    """Compare estimated fractions of classes with the true ones and with a random assignment of labels.
+    """Compare estimated fractions of classes [K, C] with true ones and with labels assigned at random.
 
-    Args:
-        estimate: The estimated fractions, [K, C].
-        client: The client of each training node, [n]; every client has one.
-        label: The class of each training node, [n].
-        seed: The seed of the random assignments and of the bootstrap.
-
-    Returns:
-        The correlation, its 95 % interval, the mean correlation with random assignments, and the p-value.
+    `client` and `label` [n] are those of each training node; every client has one. Returns the correlation,
+    its 95 % interval, the mean correlation with random assignments, and the p-value.
     """
     random = generator(seed, "audit/label_histogram")
     count, classes = estimate.shape

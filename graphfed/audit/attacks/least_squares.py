@@ -23,22 +23,13 @@ def bounded(
 ) -> Tensor:
     """Minimise |a x - b|^2 / 2 + stay |x - start|^2 / 2 + few |x - mean|_1 within bounds, by ADMM.
 
-    a is first scaled to a mean squared column norm of 1, and b by the same factor. If a is 0, the result is
-    start.
+    a [m, F] is first scaled to a mean squared column norm of 1, and b by the same factor. If a is 0, the
+    result is start. For n problems b is [m, n], start [F, n] and few may be [F, 1].
 
     Args:
-        a: The matrix, [m, F].
-        b: The right-hand side, [m]; for n problems [m, n].
-        start: The first estimate, [F]; for n problems [F, n].
-        stay: The weight of staying close to start.
-        few: The weight of the l1 norm, which prefers few entries that differ from mean; one number, or [F]
-            or [F, 1].
-        mean: The value that most entries are expected to have.
+        few: The weight of the l1 norm, which prefers few entries that differ from mean.
         rho: The step of ADMM. After a limited number of iterations, a small one fits a x = b closely, and a
             large one gives few entries that differ from mean.
-
-    Returns:
-        x, of the shape of start.
 
     Reference:
         Boyd, Parikh, Chu, Peleato and Eckstein, Foundations and Trends in Machine Learning 2011, section 6.4.
@@ -83,13 +74,12 @@ def gauss_newton(
         start: The first estimates, [S, n].
         tolerance: A problem is solved if the norm of its residual is at most this, relative to its numbers.
         fraction: The fraction of the rounds in a step; 1 for all, if the equations have no local minima.
-        iterations: The largest number of steps.
         damping: The damping of the first step, relative to the mean diagonal of its equations.
         decay: The factor of the damping from a step to the next.
 
     Returns:
-        For each problem the x with the smallest residual, [S, n], and this residual, relative to the norm
-        of its numbers, [S].
+        For each problem the x with the smallest residual, [S, n], and this residual, relative to the norm of
+        its numbers, [S].
     """
     random = generator(0, "audit/gauss_newton")
     count, rounds = target.shape[:2]

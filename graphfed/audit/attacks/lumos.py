@@ -71,9 +71,8 @@ class Seen:
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and record what the attackers receive.
 
-    Returns:
-        What the attackers receive; and what they do not have: the features of the attacked clients, [S, F],
-        and the mean over all clients, [F].
+    Returns this; and what they do not have: the features of the attacked clients, [S, F], and the mean over
+    all clients, [F].
     """
     again = audited.rerun(plaintext=True, simulated=True)
     config, cohort, state = again.training, again.cohort, again.setup()
@@ -137,10 +136,9 @@ def predicted(seen: Seen, number: int, product: Tensor, network: Network) -> Ten
 
 
 def linearised(seen: Seen, x: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """Linearise the embeddings at x [S, F].
+    """Return the derivatives of the embeddings at x [S, F] by the first layer's product, and the residuals.
 
-    Returns the derivatives by the first layer's product, [S, T, H, H'], and the residuals of the embeddings,
-    [S, T, H].
+    Shapes: [S, T, H, H'] and [S, T, H].
     """
     slopes, residuals = [], []
     for number, weights in enumerate(seen.weights):
@@ -153,14 +151,7 @@ def linearised(seen: Seen, x: Tensor, network: Network) -> tuple[Tensor, Tensor]
 
 
 def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
-    """Solve for the features of the attacked clients.
-
-    Args:
-        config: The run's settings, which all clients know.
-
-    Returns:
-        The features found, [S, F], and how many of each attacker's equations are independent, [S].
-    """
+    """Solve for the attacked clients' features, [S, F]; count the attackers' independent equations, [S]."""
     first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H]
     # A round's numbers grow with its weights, and so do their rounding errors; rounds are weighted equally.
     scale = torch.tensor([_size(weights) for weights in seen.weights], dtype=torch.float64)

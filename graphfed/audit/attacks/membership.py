@@ -32,16 +32,9 @@ def membership_auc(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> tuple[float, tuple[float, float]] | None:
-    """Compute the AUC of the loss between members and others, within classes.
+    """Compute the AUC of losses between members (training nodes) and others (test nodes) within classes.
 
-    Args:
-        member_loss: The losses of the members (training nodes), [n].
-        member_class: Their classes, [n].
-        other_loss: The losses of the others (test nodes), [m].
-        other_class: Their classes, [m].
-
-    Returns:
-        The AUC and its 95 % interval; None if no class has both members and others.
+    Returns the AUC and its 95 % interval; None if no class has both members and others.
     """
     random = generator(seed, "audit/membership")
     aucs, weights, bootstrapped = [], [], []

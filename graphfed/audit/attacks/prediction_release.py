@@ -32,11 +32,9 @@ TRANSFER = "prediction_release/classes"
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What all receivers together get in the release.
+    """The values [M] that all receivers together get in the release, and the node of each.
 
-    Attributes:
-        node: The node of each received value, as a number 0..n-1 of the nodes that have a receiver, [M].
-        value: The received values, [M].
+    Nodes are numbers 0..n-1 of the nodes that have a receiver.
     """
 
     node: Tensor
@@ -46,9 +44,8 @@ class Received:
 def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
     """Train again up to the release, and record what the receivers get.
 
-    Returns:
-        What the receivers get; and what they do not have: the predicted classes of the n nodes that have a
-        receiver, [n]; and the number of nodes of each predicted class, [C].
+    Returns this; and what they do not have: the predicted classes of the n nodes that have a receiver, [n];
+    and the number of nodes of each predicted class, [C].
     """
     again = audited.rerun(plaintext=True, simulated=True)
     config, cohort, state = again.training, again.cohort, again.setup()
@@ -72,15 +69,9 @@ def response(epsilon: float, num_classes: int) -> Tensor:
 
 
 def guess(received: Received, prior: Tensor, epsilon: float) -> Tensor:
-    """Guess the predicted class of every node from all values that its receivers got.
+    """Guess the predicted class of every node [n] from all values that its receivers got.
 
-    Args:
-        received: What the receivers get of n nodes.
-        prior: The probability of each class, [C].
-        epsilon: Privacy budget of a released class.
-
-    Returns:
-        [n] int64.
+    `prior` [C] is the probability of each class, and epsilon the privacy budget of a released class.
     """
     n, num_classes = int(received.node.max()) + 1 if len(received.node) else 0, len(prior)
     counts = torch.bincount(received.node * num_classes + received.value, minlength=n * num_classes)
@@ -92,15 +83,7 @@ def guess(received: Received, prior: Tensor, epsilon: float) -> Tensor:
 
 
 def bound(prior: Tensor, epsilon: float) -> float:
-    """Compute the largest probability with which a guess from one value is right.
-
-    Args:
-        prior: The probability of each class, [C].
-        epsilon: Privacy budget of a released class.
-
-    Returns:
-        sum_z max_y p_y T_yz.
-    """
+    """Compute the largest probability with which a guess from one value is right: sum_z max_y p_y T_yz."""
     return float((prior.double()[:, None] * response(epsilon, len(prior))).amax(0).sum())
 
 

@@ -174,8 +174,7 @@ def can_solve(config: object) -> bool:
 def from_gradients(transcript: Transcript, hidden: int, rounds: int) -> tuple[int, int]:
     """Solve each client's gradients of several rounds for the features of its nodes.
 
-    Returns:
-        The number of rows that have a gradient, and the number of those whose features the server computes.
+    Returns the number of rows that have a gradient, and of those whose features the server computes.
     """
     cohort = transcript.cohort
     last: dict[int, torch.Tensor] = {}
@@ -237,15 +236,9 @@ def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: 
 
 
 def explained_variance(seen: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
-    """Return how much of the variance of unknown features a ridge regression explains.
+    """Return how much of unknown features [n, F] a ridge regression from uploads [n, d] explains.
 
-    Args:
-        seen: The uploads of each node, [n, d].
-        truth: The features of each node, [n, F].
-        known: Which nodes' features the server knows, [n] bool; the regression is fitted to these.
-
-    Returns:
-        A fraction from 0 to 1.
+    The regression is fitted to the known ones. Returns a fraction from 0 to 1.
     """
     a, b = seen[known], truth[known]
     half = len(a) // 2
