@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphfed.audit.rerun import Rerun, rerun
 from graphfed.audit.transcript import Keep, Transcript, record_rounds
 from graphfed.federation import Ledger
@@ -20,23 +18,6 @@ from graphfed.tasks.run_config import RunConfig
 
 if TYPE_CHECKING:
     from graphfed.runs.train import Event
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The rows of predictions.parquet.
-
-    Attributes:
-        node: The node of each row, [n] int64.
-        label: Its label, [n] int64; -1 if it is not known.
-        part: "train", "val", "test" or "none", [n].
-        probability: The predicted probability of each class, [n, C].
-    """
-
-    node: np.ndarray
-    label: np.ndarray
-    part: np.ndarray
-    probability: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,19 +38,6 @@ class AuditedRun:
     def transfers(self) -> set[str]:
         """The names of the run's transfers."""
         return {entry.name for entry in self.ledger.entries}
-
-    @cached_property
-    def predictions(self) -> Scored:
-        """The predictions in predictions.parquet."""
-        classes = [f"probability_{c}" for c in range(self.inputs.task(self.config.task).num_classes)]
-        kinds = {"node": "integer", "label": "integer", "split": "text"}
-        table = files.read_predictions(self.folder, kinds | dict.fromkeys(classes, "number"))
-        return Scored(
-            node=table["node"].to_numpy(),
-            label=table["label"].fill_null(-1).to_numpy().astype(np.int64),
-            part=np.array(table["split"].to_pylist()),
-            probability=np.stack([table[name].to_numpy() for name in classes], axis=1),
-        )
 
     @cached_property
     def transcript(self) -> Transcript:
@@ -134,5 +102,6 @@ class Check:
         """Return whether a run has the method, the task and the transfers that the check is for."""
         of_method = self.methods is None or run.config.method.name in self.methods
         of_task = run.config.task in self.tasks
+        # Some attacks have two sources, such as sums in plaintext or their ciphertexts.
         sufficient = (self.transfers, self.instead or self.transfers)
         return of_method and of_task and any(run.transfers.issuperset(names) for names in sufficient)

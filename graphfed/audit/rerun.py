@@ -47,6 +47,12 @@ class _Federation(Federation):
         return arrived
 
 
+def place_data(fed: Federation, config: RunConfig, inputs: Inputs) -> Any:
+    """Place the run's data at the clients of a federation in this process."""
+    parts = inputs.parts(config, fed.workers)
+    return get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
+
+
 @dataclass(frozen=True, eq=False)
 class Rerun:
     """A repeated run, before set-up.
@@ -106,11 +112,11 @@ def rerun(
     fed = _Federation(
         [tuple(range(inputs.clients_of(config.method)))], device=config.device, simulated=simulated
     )
-    parts = inputs.parts(config, fed.workers)
-    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
+    # Agreement is not attacked, so it never needs the cost of a secure sum.
     in_plaintext = training
     if sum_protection(training) != PLAINTEXT:
         in_plaintext = changed(training, aggregation=PLAINTEXT)
-    data, _ = agree_before_setup(fed, data, config.method, task, in_plaintext)
+    placed = place_data(fed, config, inputs)
+    data, _ = agree_before_setup(fed, placed, config.method, task, in_plaintext)
     return Rerun(fed, config.method, data, task, in_plaintext if plaintext else training)

@@ -56,6 +56,11 @@ class ObservedTransfer:
 Keep = Callable[[ObservedTransfer], Any]
 
 
+def keep_payload(transfer: ObservedTransfer) -> Any:
+    """Record everything."""
+    return transfer.payload
+
+
 @dataclass(frozen=True, eq=False)
 class Transcript:
     """The messages of a run.
@@ -97,7 +102,7 @@ class _Recording(Federation):
         device: str,
         *,
         simulated: bool = False,
-        keep: Keep = lambda transfer: transfer.payload,
+        keep: Keep = keep_payload,
         rounds: float = np.inf,
         most_bytes: float = np.inf,
     ) -> None:
@@ -144,31 +149,27 @@ def record_rounds(
     inputs: "Inputs",
     *,
     rounds: int | None = None,
-    keep: Keep | None = None,
+    keep: Keep = keep_payload,
     most_bytes: float = MOST_BYTES,
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Transcript:
     """Repeat a run, and record messages of its set-up and rounds with their evaluations.
 
-    Args:
-        rounds: How many rounds are repeated; None for all that the run had, with its last predictions.
-        keep: What is recorded of each transfer; None for everything.
-        most_bytes: No further round is recorded once the recorded values have so many bytes.
+    With `rounds` None they are all that the run had, with its last predictions. No further round is recorded
+    once the recorded values have `most_bytes`.
     """
-    from graphfed.audit.rerun import rerun
+    from graphfed.audit.rerun import place_data, rerun
     from graphfed.runs.train import train
-    from graphfed.tasks.registry import get_task
 
     fed = _Recording(
         inputs.clients_of(config.method),
         config.device,
         simulated=is_simulated(config.settings),
-        keep=keep or (lambda transfer: transfer.payload),
+        keep=keep,
         rounds=np.inf if rounds is None else rounds,
         most_bytes=most_bytes,
     )
-    parts = inputs.parts(config, fed.workers)
-    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
+    data = place_data(fed, config, inputs)
     try:
         train(fed, config.method, data, inputs.task(config.task), config.settings, on_event=on_event)
         complete = True
@@ -177,6 +178,18 @@ def record_rounds(
     # train() does not return the data that clients agreed on, so the cohort is prepared again.
     cohort = rerun(config, inputs).cohort
     return Transcript(tuple(fed.observed_transfers), cohort, fed.recorded_rounds, complete)
+
+
+def features_of(cohort: Cohort, index: np.ndarray) -> torch.Tensor:
+    """Copy the features of the rows `index` as `dense_rows` does, [n, F]."""
+    assert cohort.x is not None
+    return dense_rows(cohort.x, index)
+
+
+def all_features(cohort: Cohort) -> Any:
+    """Return the features of all rows [N, F] as the run used them, as a scipy matrix or an array."""
+    assert cohort.x is not None
+    return cohort.x.to_scipy() if isinstance(cohort.x, SparseMatrix) else cohort.x.cpu().numpy()
 
 
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:

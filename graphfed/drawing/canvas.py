@@ -73,6 +73,7 @@ def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
     text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
     text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title, quote=True)}" ', 1)
+    # The page's style sheet has other colours for dark mode and print.
     for colour, variable in VARIABLES.items():
         text = re.sub(re.escape(colour), f"var({variable})", text, flags=re.IGNORECASE)
     return _with_names(text, re.sub(r"\W", "", title)[:40] + "-")
@@ -123,6 +124,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
     """Draw the charts in a grid with a common legend, at a place such as "outside upper left"."""
     from matplotlib.figure import Figure
 
+    # The charts of a row share its height, that of the highest.
     heights = [max(chart.height for chart in row) for row in rows]
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     axes = figure.subplots(len(rows), max(map(len, rows)), squeeze=False, height_ratios=heights)
@@ -135,6 +137,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
                 labelled |= dict(zip(labels, handles, strict=True))
         for ax in line[len(row) :]:
             ax.set_visible(False)
+    # A single series is named by the title or the axis.
     if len(labelled) > 1:
         columns = legend_columns(labelled, width)
         figure.set_figheight(sum(heights) + 0.24 * math.ceil(len(labelled) / columns))

@@ -83,6 +83,7 @@ class Axis:
             written = self.written
             axis.set_major_formatter(lambda value, _: written(value))
         low, high = ax.get_xlim() if across else ax.get_ylim()
+        # The limits move apart equally, so the data stays in the middle.
         more = max(0.0, self.span - (high - low)) / 2
         low = low - more if self.low is None else self.low
         high = high + more if self.high is None else self.high
@@ -156,6 +157,7 @@ class XY:
         marker = MARKERS[one.place % len(MARKERS)] if one.marker is None else one.marker or "none"
         if np.ndim(one.size):
             areas = np.square(one.size)
+            # A line has one size of markers, so sizes of their own need a scatter plot.
             ax.scatter(x, y, s=areas, color=colour, alpha=one.alpha, linewidths=0, marker=marker, label=label)
         else:
             ax.plot(

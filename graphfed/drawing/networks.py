@@ -81,7 +81,9 @@ class Network:
         """Left and bottom, right and top. The nodes may all be at one point or on one line."""
         points = np.concatenate([self.position, *(place[None] for _, place in self.names)])
         low, high = points.min(0), points.max(0)
+        # All nodes at one point have no extent.
         extent = max((high - low).max(), 0.1)
+        # A margin keeps markers at the edge whole, and a line of nodes gets a frame that is not flat.
         half = np.maximum((high - low) / 2, 0.1 * extent) + 0.07 * extent
         return (low + high) / 2 - half, (low + high) / 2 + half
 
@@ -171,6 +173,7 @@ def by_value(
     if known.any():
         low, high = float(values[known].min()), float(values[known].max())
         limits = np.asarray(MaxNLocator(CLASSES - 1).tick_values(low, high), dtype=float)
+        # Limits beyond the values would be classes without nodes.
         limits = limits[max(0, np.searchsorted(limits, low, "right") - 1) :]
         limits = limits[: max(2, np.searchsorted(limits, high, "left") + 1)]
         count = len(limits) - 1

@@ -195,6 +195,7 @@ def _client_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> XY:
     most = max((count for clients in rows.values() for _, count in clients.values()), default=1)
     series = []
     for place, clients in enumerate(rows.values()):
+        # Clients with the most test nodes have the most reliable accuracies.
         drawn = sorted(clients.values(), key=lambda client: -client[1])[:DOTS]
         values = [100 * accuracy for accuracy, _ in drawn]
         size = np.sqrt([12 + 90 * count / most for _, count in drawn])
@@ -214,6 +215,7 @@ def _byte_charts(subject: Subject) -> dict[str, str]:
         drawn["links"] = svg_element("bytes by link", [[_byte_bars(list(links), parts)]])
     by_transfer = subject.first.result.bytes["by_transfer"]
     if by_transfer and subject.comparison is None:
+        # Small transfers would have bars without width.
         largest = dict(sorted(by_transfer.items(), key=lambda item: -item[1])[:DRAWN_TRANSFERS])
         chart = _byte_bars(list(largest), {"bytes": list(largest.values())})
         drawn["transfers"] = svg_element("bytes by transfer", [[chart]])
@@ -252,6 +254,7 @@ def _cumulative(rows: Statistics, quantity: str) -> XY:
     for i, (label, values) in enumerate(rows.items()):
         ordered = np.sort(values)
         at = np.unique(ordered)
+        # An SVG element has every point, and a page on many clients stays small.
         if len(at) > POINTS:
             at = np.unique(np.quantile(ordered, np.linspace(0, 1, POINTS), method="inverted_cdf"))
         fraction = np.searchsorted(ordered, at, side="right") / len(ordered)

@@ -94,9 +94,7 @@ class Errors:
         return [name for name in names if self.missing or not name.endswith("_as_read")]
 
     def column_head(self, name: str) -> str:
-        """Return the head of a test metric's column; the unit of the readings is in the note below the
-        table.
-        """
+        """Return the head of a test metric's column; the unit of readings is in the note below the table."""
         return self.name(name) + (", %" if name in PERCENT else "")
 
     def name_with_unit(self, metric: str) -> str:
@@ -127,6 +125,7 @@ class Errors:
 
     def _places(self, name: str) -> int:
         smallest = abs(self.smallest.get(name, 1.0))
+        # From the smallest error, so that a column has equally many decimals.
         return min(6, max(0, DIGITS - 1 - math.floor(math.log10(smallest)))) if smallest else DIGITS - 1
 
 

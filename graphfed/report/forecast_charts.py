@@ -40,11 +40,13 @@ def forecast_charts(
     """
     drawn: dict[str, str] = {}
     overview = sensors_of(shown)
+    # MAE is drawn beside RMSE, both with or both without missing readings.
     metrics = [errors.metric, errors.metric.replace("rmse", "mae")]
     rows = {
         label: [run.result.details.get("test_by_horizon") or {} for run in runs]
         for label, runs in subject.rows.items()
     }
+    # Runs of other versions may lack the errors by horizon.
     rows = {label: runs for label, runs in rows.items() if _drawable(runs, metrics)}
     if rows and overview is not None:
         panels = [

@@ -74,6 +74,7 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
             # One row group at a time: if it is asked for all, Arrow keeps in memory what it has read.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
+                    # The file may be another run's.
                     unknown = set(batch["sensor"].dictionary.to_pylist()) - set(number)
                     if unknown:
                         raise ValueError(f"it has a sensor {min(unknown)!r} that overview.json does not have")
@@ -155,6 +156,7 @@ def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[
         if inside.sum() < days * MINUTES_PER_DAY // step_minutes:
             continue
         has_readings = int(np.isfinite(truth[:, inside]).any(1).sum())
+        # First by readings, because a day with gaps shows little, however much it varies.
         rank = has_readings, sum(_variance(values) for values in truth[:, inside])
         if has_readings and (start is None or rank > best):
             best, start = rank, begin

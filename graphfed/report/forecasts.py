@@ -8,6 +8,8 @@ from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import MINUTES_PER_DAY, SensorErrors, read_sensor_errors
 from graphfed.report.read import Run, Subject
+from graphfed.report.templates import sentences
+from graphfed.report.transfers import LINKS
 from graphfed.runs.overview_schema import SensorOverview
 
 
@@ -79,32 +81,18 @@ def forecast_of(run: Run) -> Forecast:
     return Forecast(unit_of(overview.quantity)[0], shortened, last)
 
 
-@dataclass(frozen=True)
-class Readings:
-    """What a reader must know about the readings before trusting the errors.
-
-    Attributes:
-        missing: The percentage of readings that are missing; None if no reading is missing.
-        missing_in_test: The percentage in the test part; None if it is not known.
-        as_read: Labels of the rows that were trained with missing=as_read.
-    """
-
-    overview: SensorOverview
-    missing: float | None
-    missing_in_test: float | None
-    as_read: list[str]
-
-
-def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> Readings | None:
-    """Collect what the report says about the readings before it shows errors; None without an overview."""
+def readings_caveats(subject: Subject, errors: Errors, tested: SensorErrors | None) -> list[str]:
+    """Return what a reader must know about the readings of sensors before trusting the errors."""
     overview = sensors_of(subject.first)
     if overview is None:
-        return None
-    return Readings(
-        overview,
-        100 * float(np.mean(overview.sensors.missing)) if errors.missing else None,
-        None if tested is None else 100 * tested.missing,
-        [label for label, runs in subject.rows.items() if errors.missing and _trained_as_read(runs[0])],
+        return []
+    as_read = [label for label, runs in subject.rows.items() if _trained_as_read(runs[0])]
+    return sentences(
+        "readings_caveats",
+        overview=overview,
+        missing=100 * float(np.mean(overview.sensors.missing)) if errors.missing else None,
+        missing_in_test=None if tested is None else 100 * tested.missing,
+        as_read=as_read if errors.missing else [],
     )
 
 
@@ -129,16 +117,8 @@ def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
         for entry in run.entries:
             if entry.phase not in COUNTED_PHASES:
                 continue
-            named = label if subject.comparison is not None else DIRECTIONS[entry.sender, entry.receiver]
+            named = label if subject.comparison is not None else LINKS[entry.sender, entry.receiver]
             line = lines.setdefault(named, [0] * (run.result.rounds + 1))
             for number, amount in entry.rounds.items():
                 line[int(number)] += amount
     return {label: np.cumsum(line).tolist() for label, line in lines.items() if any(line)}
-
-
-#: The direction of a transfer, by sender and receiver in the ledger.
-DIRECTIONS = {
-    ("clients", "server"): "from the clients",
-    ("server", "clients"): "to the clients",
-    ("clients", "clients"): "between clients",
-}

@@ -83,6 +83,7 @@ def _describe(label: str, run: Run, statistics: Statistics, number: int | None) 
     count = len(statistics["client"])
     if number is None:
         order = [statistics[name] for name in ("neighbours", "epsilon_colluding") if name in statistics]
+        # Among equals in both, the client with the smallest number.
         client = int(np.lexsort([-statistics["client"], *order])[-1])
     elif 0 <= number < count:
         client = number
@@ -111,6 +112,7 @@ def _line(run: Run, line: Line, statistics: Statistics, values: Mapping[str, flo
     per_transfer: int | None = None
     count, receivers = 0.0, "others"
     if line.link == "client to server":
+        # Every client sends the server one message.
         count, per_transfer, receivers = 1, len(statistics["client"]), "server"
     elif column in values:
         count, per_transfer, receivers = values[column], int(statistics[column].sum()), column

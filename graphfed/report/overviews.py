@@ -68,6 +68,7 @@ def degree_bars(overview: GraphOverview) -> Bars:
     counts = [count for *_, count in histogram]
     many = max(counts, default=1) > 100
     amount = Axis("nodes", written=grouped)
+    # Few nodes of a high degree would not be visible on a linear axis.
     if many:
         amount = replace(amount, scale="log", low=0.7, high=2.0 * max(counts))
     return Bars(names, {"": counts}, amount, "neighbours of a node")
@@ -78,6 +79,7 @@ def class_bars(overview: GraphOverview, legend: str | None = None) -> Bars:
     shown = overview.clients[:DRAWN_CLIENTS]
     names = [row.name for row in overview.classes]
     counts = np.array([client.classes for client in shown], dtype=float).reshape(len(shown), len(names))
+    # Two classes of one colour could not be told apart.
     if len(names) > len(SERIES):
         names = [*names[: len(SERIES) - 1], "other classes"]
         rest = counts[:, len(SERIES) - 1 :].sum(1, keepdims=True)

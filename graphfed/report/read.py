@@ -129,12 +129,17 @@ def _read_run(folder: Path) -> Run:
         result,
         kind.model_validate(manifest),
         [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
-        LedgerFile.model_validate(read_json(folder / "ledger.json", LedgerFile)).entries,
+        read_entries(folder / "ledger.json"),
         _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
         _client_statistics(folder, result.clients),
     )
+
+
+def read_entries(path: Path) -> list[Transfer]:
+    """Read the entries of a ledger."""
+    return LedgerFile.model_validate(read_json(path, LedgerFile)).entries
 
 
 def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
@@ -151,6 +156,7 @@ def _client_statistics(folder: Path, clients: int) -> Mapping[str, np.ndarray] |
         return None
     table = read_table(path)
     columns = {name: table[name].to_numpy() for name in table.column_names}
+    # The file is input: another table of this name would give wrong figures.
     numbers = all(column.dtype.kind in "iuf" for column in columns.values())
     if not numbers or not np.array_equal(columns.get("client", ()), np.arange(clients)):
         raise InputError(
@@ -178,6 +184,7 @@ def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
     clients = (
         table["client_name" if "client_name" in table.column_names else "client"].to_numpy()[test].astype(str)
     )
+    # Clients without test nodes have no accuracy and are left out.
     names, index = np.unique(clients, return_inverse=True)
     count, hits = np.bincount(index, minlength=len(names)), np.bincount(index, hit, len(names))
     return {str(name): (float(h / c), int(c)) for name, h, c in zip(names, hits, count, strict=True)}

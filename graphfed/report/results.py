@@ -9,6 +9,7 @@ from graphfed.methods.references import TESTED_AGAINST
 from graphfed.methods.registry import METHODS
 from graphfed.report.figures import Errors, Figures
 from graphfed.report.read import Run, Subject
+from graphfed.report.transfers import noised_protections
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes, human_seconds
 from graphfed.studies.comparison import ComparedRow
@@ -34,8 +35,7 @@ def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
 
 def epsilon(runs: Sequence[Run]) -> str:
     """Return the privacy budget that the ledgers state, as in "ldp(eps=2)"; "none" without one."""
-    found = {e.protection for run in runs for e in run.entries if "dp(" in e.protection}
-    return ", ".join(sorted(found)) or "none"
+    return ", ".join(noised_protections(entry for run in runs for entry in run.entries)) or "none"
 
 
 def followed_metric(subject: Subject, figures: Figures) -> str:
@@ -148,31 +148,24 @@ def opening(subject: Subject, figures: Figures) -> Opening | None:
     """Find the row that the report on a comparison opens with; None if no row has the test metric."""
     assert subject.comparison is not None
     metric, errors = figures.metric, isinstance(figures, Errors)
-    scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
-    if not scored:
+    test = {row["label"]: row["test"][metric] for row in subject.comparison.rows}
+    means = {label: score["mean"] for label, score in test.items() if score["mean"] is not None}
+    if not means:
         return None
+    scored = [row for row in subject.comparison.rows if row["label"] in means]
     federated = [row for row in scored if _is_federated(row)]
-    best = _best_of(federated or scored, "test", figures)
-    others = [row for row in scored if row is not best and not _is_federated(row)]
-    smaller = [row for row in others if _mean(row, metric) < _mean(best, metric)] if errors else []
+    best = _best_of(federated or scored, "test", figures)["label"]
+    others = [row["label"] for row in scored if row["label"] != best and not _is_federated(row)]
+    smaller = [label for label in others if errors and federated and means[label] < means[best]]
     # The unit of errors is written once, with the figure of the best row.
     write = figures.cell if errors else figures.with_unit
     return Opening(
-        best["label"],
-        figures.with_unit(metric, best["test"][metric]["mean"], best["test"][metric]["std"]),
+        best,
+        figures.with_unit(metric, means[best], test[best]["std"]),
         bool(federated),
-        [
-            (row["label"], write(metric, row["test"][metric]["mean"], row["test"][metric]["std"]))
-            for row in others
-        ],
-        [row["label"] for row in smaller] if federated else [],
+        [(label, write(metric, means[label], test[label]["std"])) for label in others],
+        smaller,
     )
-
-
-def _mean(row: ComparedRow, metric: str) -> float:
-    mean = row["test"][metric]["mean"]
-    assert mean is not None
-    return mean
 
 
 @dataclass(frozen=True)
@@ -211,6 +204,7 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
     metrics = figures.table_metrics(rows[0]["test"])
     pooled = any(row.get("test_pooled") for row in rows)
     known = TESTED_AGAINST.get(comparison.task, ("",))
+    # A comparison without the usual reference rows has a column of dashes, which shows that they lack.
     references = {name: row for name in known for row in rows if row["label"] == name}
     tested = list(references) or list(known[:1])
     # The smallest error of a column is marked.
@@ -221,10 +215,8 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
     for row in rows:
         shown = [(metric, row["test"][metric]) for metric in metrics]
         if pooled:
-            whole = row.get("test_pooled") or {}
-            shown.append(
-                (figures.metric, whole.get(figures.metric) or {"mean": None, "std": None, "values": []})
-            )
+            scores = row.get("test_pooled") or {}
+            shown.append((figures.metric, scores.get(figures.metric) or NOT_SCORED))
         cells = [figures.cell(metric, figure["mean"], figure["std"]) for metric, figure in shown]
         cells += [column[len(lines)] for column in differences]
         cells += [human_bytes(row["bytes"]["mean"] or 0.0), human_seconds(row["seconds"]["mean"] or 0.0)]
@@ -269,6 +261,7 @@ def _difference_cells(
 def _difference(row: ComparedRow, reference: ComparedRow, figures: Figures) -> PairedDifference | None:
     if row is reference:
         return None
+    # The values are those of equal seeds, in the same order.
     scores, reference_scores = (one["test"][figures.metric]["values"] for one in (row, reference))
     return paired_difference(scores, reference_scores)
 

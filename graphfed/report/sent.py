@@ -6,9 +6,9 @@ from pathlib import Path
 
 from graphfed.deployment.folder_schema import SiteManifest
 from graphfed.errors import InputError, did_you_mean
-from graphfed.report.transfers import lines_of
+from graphfed.report.read import read_entries
+from graphfed.report.transfers import lines_of, noised_protections
 from graphfed.runs.folder import read_json
-from graphfed.runs.folder_schema import LedgerFile
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,7 @@ def sent_in(folder: Path) -> list[Sent]:
     ledgers = [
         path for path in folder.glob("ledger*.json") if re.fullmatch(r"ledger(-[\d-]+)?\.json", path.name)
     ]
-    entries = [
-        entry
-        for path in sorted(ledgers)
-        for entry in LedgerFile.model_validate(read_json(path, LedgerFile)).entries
-    ]
+    entries = [entry for path in sorted(ledgers) for entry in read_entries(path)]
     sent = [
         Sent(
             line.name,
@@ -90,8 +86,7 @@ def released_in(folder: Path) -> list[str]:
     path = folder / "ledger.json"
     if not path.exists():
         return []
-    entries = LedgerFile.model_validate(read_json(path, LedgerFile)).entries
-    return sorted({entry.protection for entry in entries if "dp(" in entry.protection})
+    return noised_protections(read_entries(path))
 
 
 def released_before(folder: Path) -> dict[str, list[str]]:
@@ -102,5 +97,6 @@ def released_before(folder: Path) -> dict[str, list[str]]:
     """
     data = read_json(folder / "manifest.json", SiteManifest).get("data")
     others = [path.parent for path in sorted(folder.parent.glob("*/manifest.json")) if path.parent != folder]
+    # Releases of other data do not add to the budget of this data.
     same = [other for other in others if read_json(other / "manifest.json", SiteManifest).get("data") == data]
     return {other.name: noised for other in same if (noised := released_in(other))}

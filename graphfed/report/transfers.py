@@ -13,16 +13,6 @@ from graphfed.report.templates import sentences
 from graphfed.runs.progress import human_bytes
 from graphfed.runs.train import MESSAGES
 
-#: What a protection in the ledger means, for the reader of a report.
-PROTECTION = {
-    "plaintext": "none: the receiver reads it",
-    "public": "public: it says nothing about anyone's data",
-    "aggregate": "the receiver gets only the total",
-    "shared": "secret shares: one share alone is random",
-    "encrypted": "encrypted",
-    "keyed hash": "a keyed hash: the receiver can compare values but not read them",
-    "simulated": "simulated: nothing is hidden in this run",
-}
 #: The most clients that have a column each in the table of what each client sent, and the columns for more.
 CLIENT_COLUMNS = 12
 SHOWN_CLIENTS = ("smallest", "median", "largest")
@@ -82,13 +72,14 @@ class Line:
     @property
     def protected_by(self) -> str:
         """The protection, as a phrase."""
-        return PROTECTION.get(self.protection, self.protection)
+        return sentences("protected_by", protection=self.protection)[0]
 
 
 def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     """Group the entries of all ledgers of one run by name, direction and protection, in their order."""
     known = METHODS.find(method)
     texts: Mapping[str, str] = {
+        # A method of a plug-in that is not loaded has no descriptions.
         **({} if known is None else known.sends.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
     }  # fmt: skip
     grouped: dict[tuple[str, str, str], list[Transfer]] = {}
@@ -114,6 +105,11 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
 
 def _bytes_of_clients(entry: Transfer) -> Sequence[int]:
     return entry.received if entry.sender == "server" else entry.sent
+
+
+def noised_protections(entries: Iterable[Transfer]) -> list[str]:
+    """Return under which differential privacy values were sent, as in "ldp(eps=2)", sorted."""
+    return sorted({entry.protection for entry in entries if "dp(" in entry.protection})
 
 
 @dataclass(frozen=True)
@@ -146,6 +142,7 @@ class Left:
     def columns(self) -> Sequence[str]:
         """The heads of the columns: the clients, or statistics over many clients; () without a table."""
         count = self.run.result.clients
+        # A ledger of another number of clients cannot be divided into columns.
         if not self.out or self.pooled or any(len(line.clients) != count for line in self.out):
             return ()
         named = self.run.manifest.partition.client_names

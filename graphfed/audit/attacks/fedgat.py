@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import NO_NEIGHBOUR, sample
 from graphfed.audit.transcript import dense_rows
 from graphfed.federation.route import RouteTable
 from graphfed.methods.fedgat import method as fedgat
@@ -133,6 +134,7 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
     best: tuple[Tensor, Tensor, Tensor] | None = None
     for matrix in mixed:
         values, vectors = torch.linalg.eig(matrix)
+        # There are twice as many slots as neighbours; the other eigenvalues are 0.
         largest = values.abs().argsort(1, descending=True)[:, : slots // 2]
         vectors = vectors.gather(2, largest[:, None].expand(-1, slots, -1))  # [n, 2 B, B]
         dual = torch.linalg.pinv(vectors)
@@ -257,13 +259,15 @@ def attacked(pooled: Pooled, nodes: RouteTable, form: str, degree: int, seed: in
     """
     neighbourhoods = pooled.neighbourhoods
     client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
+    # The vector form shows the features directly, in the rows of K2.
     attack = by_eigenvectors if form == "matrix" else by_keys
     chosen = torch.arange(len(neighbourhoods.ids))
     if form == "matrix":
-        chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(chosen))[:MOST]).sort()[0]
+        chosen = torch.from_numpy(sample(np.random.default_rng(0), len(chosen), MOST))
     starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
     for b in torch.unique(neighbourhoods.size[chosen]).tolist():
         alike = chosen[neighbourhoods.size[chosen] == b]
+        # A message has B^2 numbers for each feature, so large neighbourhoods are attacked a few at a time.
         for rows in torch.split(alike, max(1, PART // (8 * pooled.x.shape[1] * b * b))):
             members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])].view(-1, b)
             apart = client[members] != client[rows][:, None]
@@ -298,7 +302,7 @@ def run(audited: AuditedRun) -> Finding:
     elif elsewhere:
         verdict = "no leak found: this attack computes no features"
     else:
-        verdict = "no leak: no node has a neighbour at another client"
+        verdict = f"no leak: {NO_NEIGHBOUR}"
     return Finding(
         result=f"from the {source} in the message, clients compute the features of {recovered} of "
         f"{elsewhere} neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} "

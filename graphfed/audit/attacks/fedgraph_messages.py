@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphfed.audit.base import AuditedRun
 from graphfed.audit.rerun import Rerun
+from graphfed.audit.transcript import all_features
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.base import State
 from graphfed.methods.common.remote_neighbours import remote_ids
@@ -23,7 +24,7 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.layers import aggregate, transform
 from graphfed.methods.fedgraph.method import Clients
 from graphfed.nn.backbones import Weights
-from graphfed.nn.sparse import SparseMatrix, ranges
+from graphfed.nn.sparse import ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +144,6 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
     return entering
 
 
-def features(cohort: Cohort) -> Any:
-    """Return the features of all rows [N, F] as the run used them, as a scipy matrix or an array."""
-    if isinstance(cohort.x, SparseMatrix):
-        return cohort.x.to_scipy()
-    assert cohort.x is not None
-    return cohort.x.cpu().numpy()
-
-
 def first_adjacency(graph: ClientGraph) -> sp.csr_matrix:
     """Return Q(v, u) of the first layer over a node and its neighbours at its client, [N, N]."""
     entry = ranges(graph.starts, graph.num_internal)
@@ -166,7 +159,7 @@ def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
     A sum is that of the features of the node and its neighbours at its client, weighted by Q(u, v).
     """
     at = pairs.node.cpu().numpy()
-    x = features(again.cohort)
+    x = all_features(again.cohort)
     return _dense(x[at] if own else first_adjacency(again.graph)[at] @ x)
 
 
@@ -184,9 +177,8 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
         weight[local.cpu().numpy()] += 1 / len(local)
         rows.append(sp.csr_matrix(weight / (len(edges) + 1)))
     mixed = sp.vstack(rows).tocsr()
-    return _dense(
-        mixed @ features(cohort) if own else mixed @ first_adjacency(again.graph) @ features(cohort)
-    )
+    sums_of_rows = mixed if own else mixed @ first_adjacency(again.graph)
+    return _dense(sums_of_rows @ all_features(cohort))
 
 
 def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import Transcript, dense_rows
+from graphfed.audit.transcript import Transcript, features_of
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, rows_of_clients
 from graphfed.methods.fedsage.generator import counted, squared_lengths
@@ -140,6 +140,7 @@ def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Ten
     none = torch.zeros(0, dtype=torch.int64), difference.new_zeros(0, len(difference))
     _, size, directions = torch.linalg.svd(difference, full_matrices=False)
     rank = int((size > rounding).sum())
+    # As many changes as columns span everything, so every node would seem changed.
     if not 0 < rank < min(z.shape[1], len(z)):
         return none
     span = directions[:rank]
@@ -147,6 +148,7 @@ def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Ten
     changed = distance.argsort()[:rank]
     of_changed = z[changed]
     found = difference @ torch.linalg.pinv(of_changed)
+    # A wrong selection of nodes leaves a part of the difference unexplained.
     explains = float((found @ of_changed - difference).norm()) <= rounding
     return (changed, found.t()) if explains else none
 
@@ -222,6 +224,7 @@ def attack_gradients(systems: Iterable[System]) -> Found:
             total["determined"] += len(truth)
             largest = max(largest, float((found - truth).abs().amax()) / scale)
     variance = total["mean"]
+    # The baseline is the best of the guesses that need no gradient.
     better = min(total["generated"], total["own"], variance)
     return Found(
         neighbours=int(total["neighbours"]),
@@ -242,12 +245,11 @@ def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System
         return transcript.all(f"fedsage/{name}", "setup", to_server=False)
 
     cohort = transcript.cohort
-    assert cohort.x is not None
     (z,), (client,) = received("all_embeddings"), received("all_rows")
     rows = known(z, client)
     holding = sorted(set(rows.client.tolist()))
     own = {
-        k: dense_rows(cohort.x, (cohort.client == k).nonzero()[:, 0].cpu().numpy()).mean(0) for k in holding
+        k: features_of(cohort, (cohort.client == k).nonzero()[:, 0].cpu().numpy()).mean(0) for k in holding
     }
     compared = counted(rows.counts, parts).cpu()
     for generators, gradients in zip(received("all_generators"), received("feature_gradient"), strict=True):
@@ -266,7 +268,7 @@ def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System
                 v = compared[nodes.cpu(), p].nonzero()[:, 0]
                 if len(v):
                     chosen = closest[v, p]
-                    truth = torch.stack([dense_rows(cohort.x, k.numpy()) for k in chosen.t()]).sum(0)
+                    truth = torch.stack([features_of(cohort, k.numpy()) for k in chosen.t()]).sum(0)
                     systems.append(
                         System(
                             generator=(client, p),
@@ -301,12 +303,8 @@ def run(audited: AuditedRun) -> Finding:
     transcript = audited.transcript
     found = attack_steps(received_systems(transcript, audited.config.settings.exchange.generated))
     if not found.neighbours:
-        return Finding(
-            result="no client has a node with a hidden neighbour",
-            baseline="none",
-            verdict="no leak: the gradients are 0",
-            leaks=False,
-        )
+        result = "no client has a node with a hidden neighbour"
+        return Finding(result, "none", "no leak: the gradients are 0", False)
     count, without = found.neighbours, found.recovered_without
     closest, what = (
         ("the features of the other client's closest node", "these features")

@@ -1,4 +1,4 @@
-"""Least squares, which several attacks solve: sparse and linear within bounds, and nonlinear over rounds."""
+"""Least squares that several attacks solve: ridge regressions, bounded and sparse, nonlinear over rounds."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,22 @@ import torch
 from torch import Tensor
 
 from graphfed.data.seeding import generator
+
+
+def ridge(x: Tensor, y: Tensor, seen: Tensor, strength: float) -> Tensor:
+    """Predict [m, F] from `seen` [m, d] by a ridge regression from x [n, d] to y [n, F].
+
+    `strength` is relative to the mean variance of x.
+    """
+    middle, mean = x.mean(0), y.mean(0)
+    a, b = x - middle, y - mean
+    # The same map, from the smaller of a^T a and a a^T.
+    wide = a.shape[1] > len(a)
+    gram = a @ a.T if wide else a.T @ a
+    gram.diagonal().add_(strength * (a.square().sum() / a.shape[1]).clamp(min=1e-12))
+    solved = torch.linalg.lstsq(gram, b if wide else a.T @ b).solution
+    found: Tensor = (seen - middle) @ (a.T @ solved if wide else solved) + mean
+    return found
 
 
 def bounded(

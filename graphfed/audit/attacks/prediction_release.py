@@ -24,6 +24,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import NO_NEIGHBOUR, OTHER_NOISE, rows_of
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.prediction_release.release import predicted_classes
 
@@ -51,12 +52,12 @@ def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
     config, cohort, state = again.training, again.cohort, again.setup()
     with again.exchanges(TRANSFER) as released:
         for number in range(1, config.round_of_release + 1):
+            # The release predicts with the weights from before its round.
             weights = state.weights.parts[0]
             state = again.round(state, number)
     classes = predicted_classes(state.prepared.batches.parts[0], weights, config.network).cpu()
     ids, node = torch.unique(remote_ids(cohort).ids.cpu(), return_inverse=True)
-    place = torch.argsort(cohort.id.cpu())
-    rows = place[torch.searchsorted(cohort.id.cpu()[place], ids)]
+    rows = rows_of(cohort, ids.to(cohort.id.device)).cpu()
     frequency = torch.bincount(classes, minlength=again.task.num_classes)
     return Received(node, released[-1].received.long().cpu()), classes[rows], frequency
 
@@ -92,14 +93,13 @@ def run(audited: AuditedRun) -> Finding:
     config = audited.config.settings
     received, truth, frequency = overhear(audited)
     if not len(truth):
-        return Finding(
-            "no node has a neighbour at another client", "nothing", "no leak: no class is sent", False
-        )
+        return Finding(NO_NEIGHBOUR, "nothing", "no leak: no class is sent", False)
     prior = frequency.double() / frequency.sum()
     epsilon, num_classes = config.release.epsilon, len(prior)
     nodes, right = len(truth), int((guess(received, prior, epsilon) == truth).sum())
     found = binomtest(right, nodes).proportion_ci(0.95)
     without = float((truth == int(prior.argmax())).double().mean())
+    # The bound holds for any guess; success above it would mean several draws of the mechanism.
     most, alike = bound(prior, epsilon), 1 / (1 + (num_classes - 1) * math.exp(-epsilon))
     if found.low > most:
         verdict = "leaks more than epsilon allows: the values of a node are not one draw of its mechanism"
@@ -107,11 +107,7 @@ def run(audited: AuditedRun) -> Finding:
         verdict = "leaks what epsilon allows, by design: the class is likelier with its value than without"
     else:
         verdict = "no leak found by this attack: the value does not help to guess the class"
-    noise = (
-        ""
-        if config.noise.noise_seed is not None
-        else "; the noise was drawn again from the same distribution"
-    )
+    noise = "" if config.noise.noise_seed is not None else OTHER_NOISE
     return Finding(
         result=f"all receivers together guess the predicted class of {100 * right / nodes:.1f} % of {nodes} "
         f"nodes (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f} %); epsilon {epsilon:g} "
