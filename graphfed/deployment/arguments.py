@@ -2,13 +2,17 @@
 no participant runs whoever asks for it.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
+from graphfed.methods.averaging.rules import RULE_SETTINGS, RULES
 from graphfed.methods.base import Method
+from graphfed.methods.registry import METHODS
 from graphfed.methods.settings import value
 from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
@@ -110,3 +114,31 @@ def check_deployable(method: Method, config: Any, split: str) -> None:
             "noise_seed hides nothing from real participants: anybody who knows it can remove the noise; "
             "leave it out, and the noise comes from the entropy of each machine"
         )
+
+
+def check_rule(method: Method, given: Mapping[str, Any]) -> None:
+    """Raise InputError if the rule is of a plug-in in another module than the method's; import nothing of it.
+
+    An operator allows methods and their modules by name. A rule of another module would run without that.
+
+    Args:
+        given: The settings by their flat names.
+    """
+    offered = method.offers.get("rule", ())
+    rule = offered[0] if len(offered) == 1 else given.get("rule", method.defaults.get("rule"))
+    module = RULES.module(rule)
+    if module not in ("", METHODS.module(method.name)):
+        raise InputError(
+            f"rule={shown(rule)} of {RULES.plugin(rule)} cannot be used with {method.name} in a deployment: "
+            f"a rule of a plug-in is deployed as a method of the same module; write in {module}: METHOD = "
+            f"dataclasses.replace(gm.FEDAVG, name=..., offers={{'rule': ({rule!r},)}})"
+        )
+
+
+def without_other_rules(method: Method) -> Method:
+    """Return a method that has no rules of plug-ins in other modules."""
+    # Listing the settings of a method imports the rules that it can choose.
+    modules = ("", METHODS.module(method.name))
+    known = {name: RULE_SETTINGS[name] for name in RULES if RULES.module(name) in modules}
+    parts = {field: known if part is RULE_SETTINGS else part for field, part in method.parts.items()}
+    return dataclasses.replace(method, parts=parts)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from graphfed.deployment.arguments import check_deployable
+from graphfed.deployment.arguments import check_deployable, check_rule
 from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
@@ -92,6 +92,7 @@ def deploy(
     if method is not None and "protocols" in get_method(method).tree.names:
         given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
     chosen, config, split_seed = checked_training(method, given, rounds, seed)
+    check_rule(chosen, chosen.tree.listed(config))
     check_deployable(chosen, config, split)
     loaded = load_startup_kit(Path(startup_kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")

@@ -33,7 +33,12 @@ import torch
 from pydantic import ValidationError
 
 from graphfed import __version__
-from graphfed.deployment.arguments import check_arguments, check_deployable
+from graphfed.deployment.arguments import (
+    check_arguments,
+    check_deployable,
+    check_rule,
+    without_other_rules,
+)
 from graphfed.deployment.folder_schema import SiteManifest, SiteReport
 from graphfed.deployment.memory import check_memory
 from graphfed.errors import InputError, shown
@@ -263,6 +268,8 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, Any]:
             f"{place.name} refuses runs of {shown(method.name)}: its operator allows only "
             f"{', '.join(place.methods)} (graphfed site start ... --methods)"
         )
+    _refused_by(place, check_rule, method, arguments["config"])
+    method = without_other_rules(method)
     config = method.configure(arguments["config"])
     for unwanted in place.forbid:
         if breaks_rule(config, unwanted):

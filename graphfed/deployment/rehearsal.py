@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from graphfed.deployment.arguments import check_rule
 from graphfed.deployment.deploy import check_outcome, request
 from graphfed.deployment.participant import REHEARSAL_PART
 from graphfed.federation import Ledger, wire
@@ -69,6 +70,7 @@ def train_run(
         GraphfedError: A participant failed or was lost.
         Interrupted: SIGINT or SIGTERM came.
     """
+    check_rule(config.method, config.method.tree.listed(config.settings))
     with ExitStack() as stack:
         private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
         home = private / "federation" if folder is None else folder.resolve() / FEDERATION
