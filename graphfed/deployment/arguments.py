@@ -36,8 +36,6 @@ class Arguments(Asked):
 
     Attributes:
         plugin: The plug-in of the method; None for methods of graphfed.
-        config: The settings, which the method checks.
-        dtype: The type of floating-point numbers.
         split: The split that every site makes of its data.
         roster: The names of all clients.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
@@ -62,14 +60,7 @@ class Arguments(Asked):
 
 
 def check_arguments(content: JsonObject, num_clients: int) -> None:
-    """Check the arguments of a program before anything is done with them.
-
-    Args:
-        num_clients: K, the clients of the run.
-
-    Raises:
-        InputError: They cannot be used; the message names the first wrong field.
-    """
+    """Raise InputError unless the arguments of a program can be used, before anything is done with them."""
     arguments = checked(content, Arguments, "the arguments of a run")
     check_name(arguments.run, "the run")
     if arguments.stamp is not None:
@@ -82,15 +73,10 @@ def check_arguments(content: JsonObject, num_clients: int) -> None:
 
 
 def check_deployable(method: Method, config: Any, split: str) -> None:
-    """Refuse what hides nothing from real participants, and what no participant of a deployment can do.
+    """Raise InputError for what hides nothing from real participants, and what no participant of a deployment
+    can do.
 
     The coordinator's program and every participant that is not in a rehearsal check this.
-
-    Args:
-        split: The split that every site makes of its data.
-
-    Raises:
-        InputError: The run cannot be deployed; the message says what to choose.
     """
     if split.partition(":")[0].lower() == "inductive":
         raise InputError(
@@ -117,12 +103,8 @@ def check_deployable(method: Method, config: Any, split: str) -> None:
 
 
 def check_rule(method: Method, given: Mapping[str, Any]) -> None:
-    """Raise InputError if the rule is of a plug-in in another module than the method's; import nothing of it.
-
-    An operator allows methods and their modules by name. A rule of another module would run without that.
-
-    Args:
-        given: The settings by their flat names.
+    """Raise InputError if the rule is of a plug-in in another module than the method's, and import nothing
+    of it.
     """
     offered = method.offers.get("rule", ())
     rule = offered[0] if len(offered) == 1 else given.get("rule", method.defaults.get("rule"))

@@ -119,10 +119,6 @@ def resume_deployment(
 ) -> Result:
     """Continue a deployed run from the checkpoints of its server and sites; read it if it has ended.
 
-    Args:
-        folder: The folder of the run at the coordinator.
-        _unused: Options of `graphfed.resume` about data, which is at the sites.
-
     Raises:
         InputError: The manifest is damaged, or the startup kit is missing.
         GraphfedError: The server or a site was away for longer than the patience of the project.
@@ -138,12 +134,7 @@ def resume_deployment(
 
 def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     """Predict with the model of a deployed run, at all sites together, for the present data of the sites.
-
-    Args:
-        folder: The folder of the run at the coordinator.
-
-    Returns:
-        The path of each site's predictions in its startup kit.
+    Return the path of each site's predictions in its startup kit.
 
     Raises:
         InputError: The run has not ended, a site cannot use its data, or the method would release noised
@@ -174,10 +165,7 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
 
 
 def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Any, StartupKit]:
-    """Read what was asked of a deployed run, and its startup kit.
-
-    InputError for a damaged manifest or a missing startup kit.
-    """
+    """Read what was asked of a deployed run, and its startup kit; InputError if either is damaged."""
     asked, config = manifest["deployment"], manifest["config"]
     check_plugins(config.get("plugins", ()), folder)
     method = get_method(config["method"])
@@ -203,17 +191,13 @@ def request(
     split_seed: int = 0,
     rehearsal: bool = False,
 ) -> JsonObject:
-    """Describe a run as `Coordinator.run` takes it.
+    """Describe a run in plain values, as `Coordinator.run` takes it.
 
     Args:
         run: A name for the run that no earlier run of the deployment has.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
-        split: The split that every site makes of its data.
         rehearsal: Whether every participant also saves its part of the outcome for the caller, who has
             partitioned the data.
-
-    Returns:
-        The request, plain values only.
     """
     arguments = {
         "run": run,
@@ -252,13 +236,7 @@ def _named(plugin: Plugin | None, module: str) -> dict[str, str] | None:
 
 
 def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
-    """Return the outcome of a run, or raise the error with which it ended.
-
-    Args:
-        outcomes: The outcomes of the runs of a request; the last one counts.
-
-    Returns:
-        The outcome of a run that is done.
+    """Return the outcome of the last run of a request, or raise the error with which it ended.
 
     Raises:
         InputError: A participant could not use what it was asked, or its data.
@@ -286,7 +264,6 @@ def _run_to_end(
     asked: JsonObject,
     progress: bool,
 ) -> Result:
-    """Run a method on the deployment, and write what the server has of the run."""
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
     wanted = request(startup_kit.project, method, config, **options)
     label = f"{method.name} on {startup_kit.project.name}"

@@ -96,13 +96,12 @@ REHEARSAL_PART = "rehearsal.part"
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one participant contributes to a run.
+    """What one participant contributes to a run. At the server `site` and `part` are None.
 
     Attributes:
         folder: The folder of the run in the startup kit.
-        site: The data of a site as it was read; None at the server.
-        part: The data of a site as its program trains on it; None at the server.
-        data: The data of the federation, as `graphfed.runs.train.train` takes it.
+        site: The data of a site as it was read.
+        part: The data of a site as its program trains on it.
     """
 
     method: Method
@@ -119,15 +118,6 @@ def run_place(
     fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
     """Train this participant's part of a run.
-
-    Args:
-        fed: The federation, seen from this participant.
-        arguments: Plain values from the coordinator: run, method, plugin (of the method, None for methods of
-            graphfed), config, dtype, split, split_seed, sites, roster (names of the clients),
-            checkpoint_every, wait (seconds until the process of an earlier attempt has left the folder),
-            rehearsal.
-        log: Sends an event to the coordinator; used at the server.
-        place: What the operator of this participant has set.
 
     Raises:
         InputError: This participant cannot take part. The message says nothing about its data.
@@ -162,15 +152,7 @@ def run_place(
 def predict_place(
     fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
-    """Predict this participant's part with the model of a finished run.
-
-    The present data of the sites is set up as for training. Every part of the model stays at its participant,
-    and each site writes a file of its predictions.
-
-    Args:
-        fed: The federation, seen from this participant.
-        arguments: As for `run_place`, and `stamp`, with which the names of the new files end.
-        place: What the operator of this participant has set.
+    """Predict this participant's part with the model of a finished run, each site for its present data.
 
     Raises:
         InputError: This participant cannot take part, has no finished run of this name, or the method would
@@ -199,14 +181,7 @@ def predict_place(
 
 
 def check_sets_up_again(method: Method, run: str) -> None:
-    """Refuse a method whose set-up would spend its privacy budget a second time.
-
-    Args:
-        run: The name of the run, for the message.
-
-    Raises:
-        InputError: The set-up releases noised values.
-    """
+    """Raise InputError for a method whose set-up would spend its privacy budget a second time."""
     if method.restore is not None:
         raise InputError(
             f"{method.name} released noised values in the training of {run!r}, and a new prediction would "
@@ -296,13 +271,10 @@ def _refused_by(place: "Place", check: Callable[..., None], *given: object) -> N
 
 
 def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
-    """Check that the method of a plug-in is installed here and that the operator allows it.
+    """Raise InputError unless the method of a plug-in is installed here and the operator allows it.
 
     The coordinator says which plug-in it has, but the code that runs is the one installed here. No plug-in is
     imported before the operator allows it.
-
-    Raises:
-        InputError: The method is missing or not allowed; the message says what the operator can do.
     """
     module = str(asked.get("module") or "")
     if module and module in place.allow:
@@ -398,9 +370,8 @@ def _config_hash(config: Any) -> str:
 
 
 def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
-    """Digest the data of a site with a secret that stays in its startup kit.
-
-    Equal data has the same digest. Without the secret nothing else can be learned from it.
+    """Digest the data of a site with a secret that stays in its startup kit. Equal data has the same digest,
+    from which nothing else can be learned without the secret.
     """
     secret = place.startup_kit / "digest.key"
     if not secret.exists():
@@ -413,13 +384,8 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
 
 
 def versions(method: str) -> dict[str, str]:
-    """Return the versions that must be equal at all participants: other versions may send other messages.
-
-    Args:
-        method: The method, whose plug-in counts, too.
-
-    Returns:
-        The versions by the name of the program.
+    """Return the versions that must be equal at all participants, the plug-in's included: other versions may
+    send other messages.
     """
     plugin = METHODS.plugin(method)
     return {
@@ -489,9 +455,7 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
 
 
 def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
-    """Check what the server sends as the agreement: all schemas are alike, so it follows from the site's own
-    report; see `Federation.control`.
-    """
+    """Check what the server sends as the agreement (see `Federation.control`)."""
     expected = agree({"the site": report["schema"]}, None)
     for key in (*expected, *agreed):
         if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
@@ -616,6 +580,5 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
 
 
 def _tables(part: _Part, predicted: Sequence[Predicted]) -> "list[pa.Table]":
-    """Return the tables of this site's predictions (`ParticipantFiles.table`)."""
     table = first_task(part.method).data.participants.table
     return [table(part.site, part.part, each) for each in predicted]

@@ -16,16 +16,11 @@ MAX_TEXT = 20_000
 
 
 def what_failed(error: Exception, number: int) -> str:
-    """Describe a failure without revealing data.
+    """Describe a failure in a round without revealing data.
 
-    Args:
-        error: The exception that ended the program.
-        number: The round in which it was raised.
-
-    Returns:
-        For a `ReceivedError`, which is about another participant, its message. For a `StageError`, its stage,
-        place, phase and round, without the message of its cause and the inputs. Otherwise the round, type and
-        line.
+    For a `ReceivedError`, which is about another participant, return its message; for a `StageError` its
+    stage, place, phase and round, without the message of its cause and the inputs; otherwise the round, type
+    and line.
     """
     if isinstance(error, ReceivedError):
         return str(error)[:MAX_TEXT]
@@ -38,10 +33,8 @@ def what_failed(error: Exception, number: int) -> str:
 
 
 def kind_and_line(error: BaseException) -> str:
-    """Describe an exception by its type and line, or by its message if graphfed raised it on purpose.
-
-    Returns:
-        The type with the innermost file and line, or with the message.
+    """Describe an exception by its type and innermost line, or by its message if graphfed raised it on
+    purpose.
     """
     kind = type(error).__name__
     if isinstance(error, GraphfedError) and not isinstance(error, StageError):

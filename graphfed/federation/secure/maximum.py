@@ -52,11 +52,7 @@ Found = tuple[protocol.Shares, protocol.Bits]
 
 @dataclass(frozen=True)
 class HelperSession:
-    """The session of the server and the helper.
-
-    Attributes:
-        at_clients: The helper's party (None at the workers of other clients).
-    """
+    """The session of the server and the helper. `at_clients` is None at the workers of other clients."""
 
     at_server: Located[Session]
     at_clients: Located[Session | None]
@@ -68,8 +64,6 @@ class PreparedRoute:
     """A route whose rows are prepared for secure maxima.
 
     Attributes:
-        route: The route between the clients and the server.
-        session: The session of the server and the helper.
         at_server, at_clients: The plan of the tournament, a `SharedPlan` at the server and at the helper.
         to_helper, from_helper: The routes of the rows from the clients to the helper, and back.
     """
@@ -87,36 +81,20 @@ MaximumRoute = Route | PreparedRoute
 
 
 def open_maximum(fed: Federation, protection: str, *, name: str) -> HelperSession | None:
-    """Prepare maxima under a protection, once in a run.
-
-    Returns:
-        None in plaintext, else what `open_helper_session` returns.
-    """
+    """Prepare maxima under a protection, once in a run; None in plaintext, which needs no session."""
     return open_helper_session(fed, name=name) if needs_parts(protection) else None
 
 
 def plan_maximum(fed: Federation, route: Route, session: HelperSession | None) -> MaximumRoute:
-    """Prepare maxima over the rows of a route, once for each route.
-
-    Args:
-        session: What `open_maximum` returned.
-
-    Returns:
-        The route itself in plaintext, else what `prepare_route` returns.
-    """
+    """Prepare maxima over the rows of a route, once for each route; `session` is of `open_maximum`."""
     return route if session is None else prepare_route(fed, route, session)
 
 
 def protected_max(
     fed: Federation, x: Located, planned: MaximumRoute, *, name: str, grad: bool = True
 ) -> Located:
-    """Take the maximum of the rows of the same id, at the server.
-
-    Args:
-        x: [M_h, H] at each worker, a row for every id of the route.
-
-    Returns:
-        [U, H] at the server, in the order of the route's table.
+    """Take the maximum of the rows [M_h, H] of the same id at the server: [U, H], in the order of the
+    route's table.
     """
     if isinstance(planned, PreparedRoute):
         return secure_max(fed, x, planned, name=name, grad=grad)
@@ -124,14 +102,7 @@ def protected_max(
 
 
 def open_helper_session(fed: Federation, *, name: str) -> HelperSession:
-    """Set up the session of the server and the helper, once in a run.
-
-    Args:
-        name: The transfer is called ``name/session``.
-
-    Raises:
-        InputError: If protocols are real and the extra `secure` is not installed.
-    """
+    """Set up the session of the server and the helper by the transfer ``name/session``, once in a run."""
     server = fed.server.run(open_party, True, fed.simulated)
     helper = fed.clients.run(open_party, False, fed.simulated)
     protection = fed.protection_of("public")
@@ -140,11 +111,7 @@ def open_helper_session(fed: Federation, *, name: str) -> HelperSession:
 
 
 def prepare_route(fed: Federation, route: Route, session: HelperSession) -> PreparedRoute:
-    """Send the helper which rows of a route have the same id, once for each route: 4 bytes a row.
-
-    Args:
-        session: The session. The transfer is called ``name/plan`` with its name.
-    """
+    """Send the helper which rows of a route have the same id, once for each route: 4 bytes a row."""
     server = fed.server.run(send_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(receive_plan, fed.num_clients)
     plans = fed.run_protocol(server, helper, name=f"{session.name}/plan", protection="plaintext")
@@ -154,18 +121,11 @@ def prepare_route(fed: Federation, route: Route, session: HelperSession) -> Prep
 def secure_max(
     fed: Federation, x: Located, prepared: PreparedRoute, *, name: str, grad: bool = True
 ) -> Located:
-    """Take the maximum of the rows of the same id, at the server, which learns only the maxima.
+    """Take the maximum of the rows [M_h, H] of the same id at the server, which learns only the maxima [U,
+    H].
 
-    Numbers are rounded to 16 bits after the binary point, gradients to 40.
-
-    Args:
-        x: [M_h, H] at each worker, a row for every id of the route.
-
-    Returns:
-        [U, H] at the server, in the order of the route's table.
-
-    Raises:
-        InputError: For a number whose size is not below 2^14.
+    Numbers are rounded to 16 bits after the binary point, gradients to 40. InputError for a number whose size
+    is not below 2^14.
     """
     session, kind = prepared.session, fed.protection_of("shared")
     for_server, for_helper = fed.clients.run(make_shares, x, fed.simulated, outputs=2)

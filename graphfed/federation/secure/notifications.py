@@ -27,20 +27,10 @@ NOTIFICATION_BYTES = 4
 def notify(
     fed: Federation, pairs: Pairs, which: Located, *, name: str, protection: str = "plaintext"
 ) -> Located:
-    """Notify the other clients of some pairs.
+    """Notify the other clients of some pairs, at the positions `which` [n_h] int64 in the rows, ascending.
 
-    Costs time in proportion to the notifications if all clients are on one worker.
-
-    Args:
-        which: [n_h] int64 at the clients, positions in the rows of the pairs to notify, ascending.
-        protection: How the ledger records the transfer.
-
-    Returns:
-        [m_h] int64 at the clients, the positions of the rows whose other client sent a notification,
-        ascending.
-
-    Raises:
-        WireError: If what another worker sends does not name pairs that the two workers have in common.
+    Returns [m_h] int64 at the clients, the positions of the rows whose other client sent a notification,
+    ascending. WireError if what another worker sends does not name pairs that the two workers have in common.
     """
     known = pairs.at_clients
     arrived = fed.run_worker_protocols(fed.clients.run(write_notifications, known, which), name=name)
@@ -73,10 +63,8 @@ def _swap(message: bytes) -> Party[bytes]:
 def read_notifications(
     known: KnownPairs, which: Tensor, arrived: dict[int, bytes], device: str
 ) -> tuple[Tensor, Ints, Ints]:
-    """Find the rows whose other clients sent a notification.
-
-    Returns:
-        The rows [m], and the outgoing and the incoming links of the notifications, [n, 3] each.
+    """Find the rows [m] whose other clients sent a notification, and the outgoing and incoming links, [n,
+    3] each.
     """
     rows = which.cpu().numpy()
     local = known.other_row[rows]

@@ -40,20 +40,9 @@ def swap(
     protection: str = "plaintext",
     grad: bool = False,
 ) -> Located:
-    """Swap a row between the two clients of some pairs.
+    """Swap a row [n_h, ...] between the two clients of some pairs, at positions in the rows, ascending.
 
-    Args:
-        x: [n_h, ...] at each worker, the rows that its clients send.
-        which: [n_h] int64, positions of the pairs in the rows, ascending. A pair of two clients of one worker
-            has two positions.
-        protection: How the ledger records the transfer.
-        grad: Whether gradients are sent back the same way.
-
-    Returns:
-        [n_h, ...] at each worker, the rows that the other clients sent.
-
-    Raises:
-        PlaceError: If a pair of two clients of one worker is selected for one of them only.
+    A pair of two clients of one worker has two positions; PlaceError if only one of them is selected.
     """
     return send(fed, pairs, x, which, which, name=name, protection=protection, grad=grad)
 
@@ -75,7 +64,6 @@ def send(
         x: [n_h, ...] at each worker, a row for each pair that it sends for.
         from_rows: [n_h] int64, the positions of these pairs in the sender's rows, ascending.
         to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
-        protection: How the ledger records the transfer.
         grad: Whether gradients are sent back the same way.
 
     Returns:
@@ -106,15 +94,12 @@ def send_bytes(
     name: str,
     protection: str,
 ) -> Located:
-    """Send byte strings from one client of some pairs to the other. No gradient is sent back.
+    """Send byte strings from one client of some pairs to the other, as `send`. No gradient is sent back.
 
     Args:
         flat: [B_h] uint8 at each worker, the bytes it sends, row after row.
         lengths: [n_h] int64, the number of bytes of each row sent.
-        from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
-        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
         sizes: [m_h] int64, the number of bytes of each row received.
-        protection: How the ledger records the transfer.
 
     Returns:
         [B'_h] uint8 at each worker, the bytes received, row after row.
@@ -126,12 +111,7 @@ def send_bytes(
 
 
 def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
-    """Make the route of the rows of `send`, for a program that uses it more than once.
-
-    Args:
-        from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
-        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
-    """
+    """Make the route of the rows of `send`, for a program that uses it more than once."""
     plans = fed.clients.run(plan_rows, pairs.at_clients, from_rows, to_rows, str(fed.device))
     return make_route(fed, pairs, plans)
 

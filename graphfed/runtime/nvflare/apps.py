@@ -158,9 +158,6 @@ class SiteApp(_App):
 
         Returns:
             "" if it has begun; otherwise the outcome, as JSON.
-
-        Raises:
-            ProcessError: The caller is not the server.
         """
         if collab.caller != SERVER:
             raise ProcessError("only the server may start a run")
@@ -187,10 +184,8 @@ class SiteApp(_App):
 
     @collab.publish
     def stop(self, reason: str) -> None:
-        """End the present run, because nothing more comes from the other participants.
-
-        Args:
-            reason: Why, as the end of a sentence.
+        """End the present run for a reason (the end of a sentence): nothing more comes from the other
+        participants.
         """
         if collab.caller == SERVER:
             self._stop([SERVER, *(proxy.name for proxy in collab.clients)], str(reason)[:1000])
@@ -218,7 +213,6 @@ class SiteApp(_App):
         over.set()
 
     def _part_of(self, place: Place, run: Request, session: str, proxies: dict[str, Proxy]) -> JsonObject:
-        """Run this site's part of a run, and return its outcome."""
         names = {SERVER_INDEX: SERVER, **dict(enumerate(run.sites))}
         posts = {index: post_to(name, proxies[name]) for index, name in names.items() if name != place.name}
         self.mailbox.begin(run.run)
@@ -264,8 +258,6 @@ class SiteApp(_App):
 
 
 class ServerApp(_App):
-    """The server's part of a job."""
-
     def __init__(self, request: str) -> None:
         super().__init__()
         self.request = request
@@ -428,9 +420,8 @@ class ServerApp(_App):
             thread.join()
 
     def _answer(self, topic: str, data: JsonObject, fl_ctx: FLContext) -> JsonObject:
-        """Answer the coordinator: the events from number `since` on.
-
-        With `stop` in `data`, also end the present run, after it is saved.
+        """Answer the coordinator: the events from number `since` on. With `stop`, also end the present run,
+        after saving.
         """
         if data.get("stop") and self._place is not None:
             self._place.stop_request.asked = True
@@ -454,10 +445,7 @@ def _named(text: str) -> str:
 
 
 def _program(name: str, place: Place) -> Program:
-    """Return the program that a run names.
-
-    It is one of `PROGRAMS`, or "module:function" of a module that the operator of this participant allows.
-    """
+    """Return the program that a run names: one of `PROGRAMS`, or one of a module that the operator allows."""
     module, _, function = PROGRAMS.get(name, name).partition(":")
     if name not in PROGRAMS and module not in place.allow:
         raise InputError(
@@ -469,7 +457,6 @@ def _program(name: str, place: Place) -> Program:
 
 
 def _repeated(call: Callable[[], object], give_up: float) -> None:
-    """Call until it succeeds, for `give_up` seconds."""
     end = time.monotonic() + give_up
     while True:
         try:

@@ -52,13 +52,7 @@ MAX_NAMED = 5
 class Coordinator:
     """The coordinator of a deployment, which connects to the server when it needs to.
 
-    Use it as a context manager.
-
-    Args:
-        startup_kit: The startup kit of the coordinator.
-
-    Raises:
-        InputError: It is the startup kit of another participant.
+    Use it as a context manager. InputError for the startup kit of another participant.
     """
 
     def __init__(self, startup_kit: StartupKit) -> None:
@@ -126,29 +120,15 @@ class Coordinator:
         return done
 
     def connected(self) -> dict[str, float]:
-        """Ask the server which sites are connected.
-
-        Returns:
-            Seconds since the last sign of life of each connected site, by name.
-
-        Raises:
-            Unreachable: The server does not answer.
-        """
+        """Ask the server how many seconds ago each connected site gave a sign of life."""
         info = self._ask(lambda session: session.get_system_info())
         now = time.time()
         return {client.name: max(0.0, now - client.last_connect_time) for client in info.client_info}
 
     def wait_for_sites(self, on_message: Callable[[str], None], stop_request: StopRequest) -> bool:
-        """Wait until every site of the project is connected, or a stop request comes.
+        """Wait until every site of the project is connected; return False if a stop request comes first.
 
-        Args:
-            on_message: Called with what is waited for, when that changes.
-
-        Returns:
-            Whether all sites are connected; False after a stop request.
-
-        Raises:
-            GraphfedError: A site or the server was away for longer than the patience of the project.
+        GraphfedError if a site or the server was away for longer than the patience of the project.
         """
         end, last_message = time.monotonic() + self.timing.patience, ""
         while not stop_request.asked:
@@ -354,10 +334,7 @@ class Coordinator:
     # ---- the session ---------------------------------------------------------------------------------------
 
     def _ask(self, act: "Callable[[Session], T]") -> T:
-        """Make a request to the server, and open a session if there is none.
-
-        Unreachable if the server does not answer.
-        """
+        """Make a request to the server, in a session that is opened if there is none."""
         try:
             if self._session is None:
                 self._session = self._open.enter_context(open_session(self.startup_kit))

@@ -26,7 +26,6 @@ class Loopback:
     Args:
         folder: The folder of the startup kits, in which the participants write; existing kits are used again.
         data: The file of every site by name, and that of the server if it needs one.
-        threads: The number of threads of each process.
         allow: Modules with methods and programs that all participants run.
         environment: Additional environment variables of some participants, by name.
         options: Additional options of `graphfed site start` for some participants, by name.
@@ -101,19 +100,13 @@ class Loopback:
             )
 
     def pid(self, name: str) -> int:
-        """Return the id of the process of `graphfed site start`."""
         return self._processes[name].pid
 
     def coordinator(self) -> Coordinator:
-        """Make the coordinator of the project.
-
-        Returns:
-            The coordinator, not yet connected.
-        """
+        """Make the coordinator of the project, not yet connected."""
         return Coordinator(load_startup_kit(self.startup_kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
-        """Read what a participant has printed."""
         return (self.startup_kits[name] / "terminal.txt").read_text(errors="replace")
 
     def _stop_all(self) -> None:
@@ -128,11 +121,7 @@ class Loopback:
 
 
 def free_port() -> int:
-    """Find a free TCP port of this machine.
-
-    Returns:
-        The port, at which no process listens now.
-    """
+    """Find a TCP port of this machine at which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

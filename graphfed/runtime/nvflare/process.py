@@ -57,20 +57,8 @@ def run_parent(
     """Run the process of the server or of a site until SIGTERM, Ctrl-C or KeyboardInterrupt.
 
     FLARE's own log is log.txt in the startup kit. The processes of runs read the settings of the operator
-    from their environment (`place`). When this function returns, and also when it is killed, no process that
-    it started stays.
-
-    Args:
-        startup_kit: The folder of the startup kit.
-        data: The description of the data of this participant.
-        threads: The number of threads of a run.
-        device: The torch device of a run.
-        allow: Modules with methods and programs that may run here.
-        methods: The only methods that may run here; () for all.
-        forbid: Settings, as key=value, that are refused.
-        memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
-        rehearsal: Whether runs may be accepted that hide nothing from the other participants.
-        say: Called with a line about every event.
+    from their environment (`Place`, which describes the arguments). When this function returns, and also when
+    it is killed, no process that it started stays. `say` is called with a line about every event.
 
     Raises:
         InputError: The startup kit or the data cannot be used.
@@ -127,13 +115,8 @@ class _Reporter:
         self._last, self._refused_at = "", float("inf")
 
     def log(self, event: str, what: str) -> None:
-        """Print the line of an event.
-
-        Args:
-            what: What it is about, such as the name of a site.
-
-        Raises:
-            InputError: The startup kit can never connect, or another copy of it stays connected.
+        """Print the line of an event; InputError if the startup kit can never connect, or another copy stays
+        connected.
         """
         startup_kit = self._startup_kit
         if event == "connected":
@@ -219,7 +202,6 @@ def _who(startup_kit: StartupKit) -> str:
 
 @contextlib.contextmanager
 def _alone(startup_kit: StartupKit) -> Iterator[None]:
-    """Keep other processes from starting the same startup kit during this block."""
     from filelock import FileLock, Timeout
 
     try:
