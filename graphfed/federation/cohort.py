@@ -368,8 +368,8 @@ def with_unit_features(cohort: Cohort) -> Cohort:
 _TINY = 1e-30
 
 _PLAIN = (
-    "client", "id", "y", "edge_index", "cross_row", "cross_client", "cross_id", "owned", "train", "val", "test",
-    "owners",
+    "client", "id", "y", "edge_index", "cross_row", "cross_client", "cross_id", "owned", "train", "val",
+    "test", "owners",
 )  # fmt: skip
 _WEIGHTS = ("edge_weight", "cross_weight")
 #: The key of the names in a file's metadata; and the key of the names of the rows among its arrays, where

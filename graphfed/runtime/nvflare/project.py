@@ -26,7 +26,6 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject, write_bytes
 from graphfed.plain_yaml import dump_yaml, read_yaml
 
-PROJECT_FILE = "graphfed-project.yaml"
 COORDINATOR = "coordinator@graphfed.example"
 PORT = 8002
 LOOPBACK = "127.0.0.1"
