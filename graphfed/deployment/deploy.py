@@ -32,7 +32,7 @@ from graphfed.runs.progress import show_message, show_progress
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, now, peak_rss_mb, versions, write_manifest
 from graphfed.runs.train import Event
-from graphfed.runtime.interrupts import Interrupted, StopRequest, listening
+from graphfed.runtime.interrupts import Interrupted, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.project import Project
 from graphfed.runtime.nvflare.startup_kits import StartupKit, load_startup_kit
@@ -151,13 +151,10 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
     with tempfile.TemporaryDirectory(prefix="graphfed-") as results, Coordinator(startup_kit) as coordinator:
+        label = f"{method.name} on {startup_kit.project.name}"
         outcomes = coordinator.run(
             [wanted],
-            on_event=lambda run, event: None,
-            on_message=lambda text: show_message(
-                f"{method.name} on {startup_kit.project.name}: {text}", progress
-            ),
-            stop_request=StopRequest(),
+            on_message=lambda text: show_message(f"{label}: {text}", progress),
             results=Path(results),
         )
     check_outcome(outcomes)
@@ -278,13 +275,10 @@ def _run_to_end(
             if show is not None:
                 show(Event(**event))
 
-        def on_message(text: str) -> None:
-            show_message(f"{label}: {text}", progress)
-
         outcomes = coordinator.run(
             [wanted],
             on_event=on_event,
-            on_message=on_message,
+            on_message=lambda text: show_message(f"{label}: {text}", progress),
             stop_request=stop_request,
             results=Path(results),
         )

@@ -121,7 +121,6 @@ def run_on_loopback(
         outcomes = coordinator.run(
             [asked],
             on_event=forward,
-            on_message=lambda text: None,
             stop_request=stop_request,
             results=Path(results),
         )

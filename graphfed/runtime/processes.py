@@ -30,7 +30,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -316,9 +315,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

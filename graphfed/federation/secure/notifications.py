@@ -15,7 +15,8 @@ from torch import Tensor
 from graphfed.crypto.session import Party
 from graphfed.federation.core import Federation
 from graphfed.federation.ledger import Flow, LedgerRecord
-from graphfed.federation.secure.pairs import KnownPairs, Pairs
+from graphfed.federation.secure.pairs import KnownPairs, Pairs, positions_by_worker
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.values import Located
 from graphfed.federation.wire import WireError
 
@@ -24,9 +25,7 @@ Ints = NDArray[np.int64]
 NOTIFICATION_BYTES = 4
 
 
-def notify(
-    fed: Federation, pairs: Pairs, which: Located, *, name: str, protection: str = "plaintext"
-) -> Located:
+def notify(fed: Federation, pairs: Pairs, which: Located, *, name: str) -> Located:
     """Notify the other clients of some pairs, at the positions `which` [n_h] int64 in the rows, ascending.
 
     Returns [m_h] int64 at the clients, the positions of the rows whose other client sent a notification,
@@ -41,7 +40,7 @@ def notify(
         # A link from another worker of this process is one of that worker's outgoing links.
         remote = [links[~fed.held[links[:, 0]]] for links in incoming.parts]
         flow = Flow.peer(np.concatenate([*outgoing.parts, *remote]), fed.held)
-        fed.ledger.record(LedgerRecord(name, "notes", "uint32", [], protection, flow, NOTIFICATION_BYTES))
+        fed.ledger.record(LedgerRecord(name, "notes", "uint32", [], PLAINTEXT, flow, NOTIFICATION_BYTES))
     return rows
 
 
@@ -93,15 +92,5 @@ def _links(sender: Ints, receiver: Ints) -> Ints:
 
 
 def _common_pairs(known: KnownPairs) -> dict[int, Ints]:
-    """The rows of the pairs with each other worker's clients.
-
-    They are in the order of (lower client, higher client), so both workers number their common pairs alike.
-    """
-    if known.other_worker is None:
-        return {}
-    remote = np.flatnonzero(known.other_row < 0)
-    client, other, worker = known.client[remote], known.other[remote], known.other_worker[remote]
-    order = remote[np.lexsort((np.maximum(client, other), np.minimum(client, other), worker))]
-    workers, starts = np.unique(known.other_worker[order], return_index=True)
-    parts = np.split(order, starts[1:]) if len(order) else []
-    return {int(w): part for w, part in zip(workers, parts, strict=True)}
+    """List the rows of the pairs with each other worker's clients; both workers number them alike."""
+    return positions_by_worker(known, np.arange(len(known.client)))

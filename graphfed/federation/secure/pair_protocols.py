@@ -10,7 +10,6 @@ one message.
 from typing import TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from graphfed.crypto.ot import TwoParty, bytes_of_set_up
 from graphfed.crypto.session import Ended, Party, bundled, run_both
@@ -25,7 +24,6 @@ from graphfed.federation.secure.pairs import (
     flow_between,
     incoming_links,
     outgoing_links,
-    select_pairs,
     select_rows,
 )
 from graphfed.federation.values import Located
@@ -41,32 +39,6 @@ MAX_BYTES = 8 * 2**30
 LONG_SECONDS = 3.0
 
 
-def run_pair_protocols(
-    fed: Federation,
-    pairs: Pairs,
-    parties: Located[list[Party[Result]]],
-    which: Located[Tensor],
-    *,
-    name: str,
-    protection: str,
-) -> Located[list[Result]]:
-    """Run a two-party protocol between the two clients of each of some pairs.
-
-    The ledger counts each pair's messages in both directions. For a simulated protocol it counts the bytes
-    that the protocol declares.
-
-    Args:
-        parties: A list of n_h parties (`session.Party`) at each worker. The first party of a pair is the
-            client with the lower id.
-        which: [n_h] int64, positions of the pairs in the rows, ascending.
-
-    Returns:
-        The results of the parties, a list of n_h at each worker.
-    """
-    selected = fed.clients.run(select_pairs, pairs.at_clients, which)
-    return run_selected(fed, pairs, selected, parties, name, protection)
-
-
 def run_selected(
     fed: Federation,
     pairs: Pairs,
@@ -75,8 +47,11 @@ def run_selected(
     name: str,
     protection: str,
 ) -> Located[list[Result]]:
-    """Run a two-party protocol between the two clients of pairs that are selected already, as
-    `run_pair_protocols`.
+    """Run a two-party protocol between the two clients of each of some pairs.
+
+    The ledger counts each pair's messages in both directions. For a simulated protocol it counts the bytes
+    that the protocol declares. `parties` has a party (`session.Party`) for each selected row; the first party
+    of a pair is the client with the lower id. The results are in the same order.
     """
     known = pairs.at_clients
     local_results, remote_parties = fed.clients.run(start_parties, known, selected, parties, outputs=2)

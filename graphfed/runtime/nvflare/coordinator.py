@@ -52,15 +52,10 @@ MAX_NAMED = 5
 class Coordinator:
     """The coordinator of a deployment, which connects to the server when it needs to.
 
-    Use it as a context manager. InputError for the startup kit of another participant.
+    Use it as a context manager.
     """
 
     def __init__(self, startup_kit: StartupKit) -> None:
-        if startup_kit.kind != "coordinator":
-            raise InputError(
-                f"{startup_kit.folder} is the startup kit of {startup_kit.name}; give that of the "
-                "coordinator, which starts runs"
-            )
         self.startup_kit, self.timing = startup_kit, startup_kit.project.timing
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
@@ -75,19 +70,19 @@ class Coordinator:
         self,
         runs: Sequence[JsonObject],
         *,
-        on_event: Callable[[str, JsonObject], None],
-        on_message: Callable[[str], None],
-        stop_request: StopRequest,
         results: Path,
+        on_event: Callable[[str, JsonObject], None] = lambda run, event: None,
+        on_message: Callable[[str], None] = lambda text: None,
+        stop_request: StopRequest | None = None,
     ) -> list[JsonObject]:
         """Run programs at all participants, one after the other.
 
         Args:
             runs: The runs: each has the fields of a `Request`, except the sites and the times.
+            results: The folder into which the server's folder of every run is copied.
             on_event: Called with the name of a run and each event of the server's program.
             on_message: Called with progress messages about the deployment.
             stop_request: The stop request to obey, after saving.
-            results: The folder into which the server's folder of every run is copied.
 
         Returns:
             The outcome of each run, as `apps` defines it.
@@ -95,6 +90,7 @@ class Coordinator:
         Raises:
             GraphfedError: The server or a site was away for too long, or jobs end without any event.
         """
+        stop_request = stop_request or StopRequest()
         done: list[JsonObject] = []
         empty_jobs = 0
         while len(done) < len(runs):
