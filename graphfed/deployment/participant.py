@@ -193,6 +193,7 @@ def check_sets_up_again(method: Method, run: str) -> None:
 @contextmanager
 def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iterator[_Part]:
     """Join a run: check the request, read the data of this participant, and agree with the others."""
+    # Before anything else, also of the method: the arguments come from another participant.
     check_arguments(arguments, fed.num_clients)
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     method, config = _accepted(arguments, place)
@@ -206,14 +207,17 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
     folder = contained(place.runs, arguments["run"])
+    # A second request of the same name could continue a run under weaker protections.
     _check_same(folder, arguments)
     with _opened(folder, float(arguments["wait"])):
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
+        # Nothing of the model is allocated before this.
         check_memory(place, method, config, task, 0 if site is None else kind.rows(site, config))
         if of_server is not None and kind.server_part is not None:
             of_server = kind.server_part(of_server, agreed)
+        # A prediction leaves the manifest of the training as it is.
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, place, site, agreed, report, reports)
         local_part = None
@@ -243,6 +247,7 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, Any]:
             f"{place.name} refuses runs of {shown(method.name)}: its operator allows only "
             f"{', '.join(place.methods)} (graphfed site start ... --methods)"
         )
+    # The settings are made only afterwards, because making them imports the rule.
     _refused_by(place, check_rule, method, arguments["config"])
     method = without_other_rules(method)
     config = method.configure(arguments["config"])
@@ -277,6 +282,7 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
     imported before the operator allows it.
     """
     module = str(asked.get("module") or "")
+    # The operator's list decides what is imported, not the request.
     if module and module in place.allow:
         load_plugin(module)
     here, inside = METHODS.plugin(name), METHODS.module(name)
@@ -456,6 +462,7 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
 
 def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
     """Check what the server sends as the agreement (see `Federation.control`)."""
+    # All schemas are alike, so what all agree on follows from this site's own one.
     expected = agree({"the site": report["schema"]}, None)
     for key in (*expected, *agreed):
         if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
@@ -483,6 +490,7 @@ def _check_report(site: str, report: object, clients: int) -> None:
 
 def _version(value: object) -> str:
     """Show a version that a site sent."""
+    # It is printed at other participants, so a terminal must not obey it.
     plain = isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII)
     return str(value) if plain else shown(value)
 
@@ -501,6 +509,7 @@ def _agree(
     schemas = {}
     for site, count, report in zip(sites, clients, reports, strict=True):
         _check_report(site, report, count)
+        # Another version may send other messages, or round the same numbers otherwise.
         for program, version in server_versions.items():
             site_version = report["versions"].get(program)
             if site_version != version:
@@ -525,6 +534,7 @@ def _agree(
             )
         schemas[site] = report["schema"]
     agreed = agree(schemas, of_server)
+    # The newest round of which every participant has its part.
     common = set(server_rounds).intersection(*(set(report["rounds"]) for report in reports))
     return {**agreed, "start": max(common) if common else None}
 
@@ -565,6 +575,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
     if fed.server_is_here:
+        # Only the server has the metrics over all clients.
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
         warnings = diagnose(part.method, part.task.name, part.config, outcome, ())
         result |= {"details": {**outcome.details, **warnings}, "task": dict(part.agreed)}

@@ -24,6 +24,7 @@ def what_failed(error: Exception, number: int) -> str:
     """
     if isinstance(error, ReceivedError):
         return str(error)[:MAX_TEXT]
+    # What follows the type of the cause is its message, and then the inputs: both may hold data.
     cause = error.__cause__
     if isinstance(error, StageError) and isinstance(cause, Exception):
         before, found, _ = str(error).partition(f": {type(cause).__name__}: ")

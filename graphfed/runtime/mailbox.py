@@ -60,6 +60,7 @@ class Mailbox:
         with self._changed:
             if run == self.run or run in self._over:
                 raise ProcessError(f"a run {run!r} was here before; give every run another name")
+            # The name stays known: copies of its messages may still arrive.
             self._over.add(self.run)
             self.run = run
             self._taken.clear()  # only messages of the last run were taken

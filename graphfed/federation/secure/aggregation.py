@@ -383,6 +383,7 @@ def _messages(rows: Tensor) -> Iterator[bytes]:
 
 def _leaves(tree: Payload) -> list[Leaf]:
     """The leaves of a payload, dictionaries in the order of their keys: the same at clients and server."""
+    # Dictionaries of clients and server may have other orders.
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
     return [leaf for item in tree for leaf in _leaves(item)] if isinstance(tree, tuple) else [tree]
@@ -400,6 +401,7 @@ def _size(leaf: Leaf) -> int:
 def _vector(x: Payload, k: int, scale: float) -> Tensor:
     """The numbers of the cohort's client k, times `scale`: [w] float64."""
     flat = torch.cat([leaf.detach().flatten().double() for leaf in _tensors(pay.part_of(x, k))])
+    # A client with scale 0 may have numbers that are not finite, and 0 times these is NaN.
     return flat * scale if scale else torch.zeros_like(flat)
 
 

@@ -14,17 +14,7 @@ from graphfed.errors import PlaceError
 from graphfed.federation.core import Federation
 from graphfed.federation.link import Pair
 from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.pairs import (
-    Ints,
-    KnownPairs,
-    Pairs,
-    check_positions,
-    find_partners,
-    flow_between,
-    incoming_links,
-    outgoing_links,
-    positions_by_worker,
-)
+from graphfed.federation.secure import pairs as pairing
 from graphfed.federation.transfer import Transfer, check_rows
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import ranges
@@ -32,7 +22,7 @@ from graphfed.nn.sparse import ranges
 
 def swap(
     fed: Federation,
-    pairs: Pairs,
+    pairs: pairing.Pairs,
     x: Located,
     which: Located,
     *,
@@ -49,7 +39,7 @@ def swap(
 
 def send(
     fed: Federation,
-    pairs: Pairs,
+    pairs: pairing.Pairs,
     x: Located,
     from_rows: Located,
     to_rows: Located,
@@ -84,7 +74,7 @@ def send(
 
 def send_bytes(
     fed: Federation,
-    pairs: Pairs,
+    pairs: pairing.Pairs,
     flat: Located,
     lengths: Located,
     from_rows: Located,
@@ -110,13 +100,13 @@ def send_bytes(
     return fed.exchange(flat, make_route(fed, pairs, plans), name=name, protection=protection, grad=False)
 
 
-def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
+def pair_route(fed: Federation, pairs: pairing.Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
     """Make the route of the rows of `send`, for a program that uses it more than once."""
     plans = fed.clients.run(plan_rows, pairs.at_clients, from_rows, to_rows, str(fed.device))
     return make_route(fed, pairs, plans)
 
 
-def make_route(fed: Federation, pairs: Pairs, plans: Located["RowPlan"]) -> ExchangeRoute:
+def make_route(fed: Federation, pairs: pairing.Pairs, plans: Located["RowPlan"]) -> ExchangeRoute:
     """Make a route from the plan of each worker."""
     local: dict[int, RowPlan] = dict(zip(fed.here, plans.parts, strict=True))
     send: dict[Pair, Tensor] = {}
@@ -124,7 +114,7 @@ def make_route(fed: Federation, pairs: Pairs, plans: Located["RowPlan"]) -> Exch
     for h, plan in local.items():
         send |= {(h, b): rows for b, rows in plan.send.items()}
         between |= {(h, b) for b in plan.send} | {(a, h) for a in plan.senders}
-    flow = flow_between(fed, [(plan.outgoing, plan.incoming) for plan in local.values()])
+    flow = pairing.flow_between(fed, [(plan.outgoing, plan.incoming) for plan in local.values()])
     order = {h: plan.order for h, plan in local.items()}
     return ExchangeRoute(pairs.name, tuple(sorted(between)), send, order, flow)
 
@@ -147,15 +137,15 @@ class RowPlan:
     send: dict[int, Tensor]
     order: Tensor | None
     senders: tuple[int, ...]
-    outgoing: Ints
-    incoming: Ints
+    outgoing: pairing.Ints
+    incoming: pairing.Ints
 
 
-def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str) -> RowPlan:
+def plan_rows(known: pairing.KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str) -> RowPlan:
     """Find where a worker's rows are sent, and where its received rows come from."""
-    sent, wanted = check_positions(known, from_rows), check_positions(known, to_rows)
-    local_rows = find_partners(known, wanted, sent)
-    outgoing, incoming = outgoing_links(known, sent, 1), incoming_links(known, wanted, 1)
+    sent, wanted = pairing.check_positions(known, from_rows), pairing.check_positions(known, to_rows)
+    local_rows = pairing.find_partners(known, wanted, sent)
+    outgoing, incoming = pairing.outgoing_links(known, sent, 1), pairing.incoming_links(known, wanted, 1)
     if known.other_worker is None:
         # All clients are on this worker: the rows to send are gathered in the order they are wanted in.
         _check_local(known, sent, len(local_rows))
@@ -163,7 +153,7 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
         return RowPlan(_as_tensors(send, device), None, tuple(send), outgoing, incoming)
     staying = np.flatnonzero(local_rows >= 0)
     _check_local(known, sent, len(staying))
-    send, positions = positions_by_worker(known, sent), positions_by_worker(known, wanted)
+    send, positions = pairing.positions_by_worker(known, sent), pairing.positions_by_worker(known, wanted)
     if len(staying):
         send[known.worker], positions[known.worker] = local_rows[staying], staying
     senders = tuple(sorted(positions))
@@ -173,7 +163,7 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
     return RowPlan(_as_tensors(send, device), order, senders, outgoing, incoming)
 
 
-def _check_local(known: KnownPairs, sent: Ints, wanted: int) -> None:
+def _check_local(known: pairing.KnownPairs, sent: pairing.Ints, wanted: int) -> None:
     """Check that the pairs of two clients of this worker are the same at both.
 
     Every wanted row is sent (`find_partners`), so equal numbers mean equal pairs.
@@ -185,12 +175,17 @@ def _check_local(known: KnownPairs, sent: Ints, wanted: int) -> None:
         )
 
 
-def _as_tensors(positions: dict[int, Ints], device: str) -> dict[int, Tensor]:
+def _as_tensors(positions: dict[int, pairing.Ints], device: str) -> dict[int, Tensor]:
     return {b: torch.from_numpy(position).to(device) for b, position in positions.items()}
 
 
 def plan_bytes(
-    plan: RowPlan, known: KnownPairs, from_rows: Tensor, lengths: Tensor, to_rows: Tensor, sizes: Tensor
+    plan: RowPlan,
+    known: pairing.KnownPairs,
+    from_rows: Tensor,
+    lengths: Tensor,
+    to_rows: Tensor,
+    sizes: Tensor,
 ) -> RowPlan:
     """Make the plan of the bytes of rows from the plan of the rows."""
     # The bytes of row i are starts[i], ..., starts[i] + lengths[i] - 1 of the flat bytes.
@@ -203,6 +198,6 @@ def plan_bytes(
         plan,
         send={b: ranges(starts[rows], lengths[rows]) for b, rows in plan.send.items()},
         order=order,
-        outgoing=outgoing_links(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
-        incoming=incoming_links(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
+        outgoing=pairing.outgoing_links(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
+        incoming=pairing.incoming_links(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
     )

@@ -78,6 +78,7 @@ def make_shares(x: Payload, clients: int) -> Tensor:
 def add_shares(shares: Tensor, remote: Tensor, ids: Tensor, clients: int) -> Tensor:
     """Add up the shares that each client has, the one it kept and those it received: [K_h, w]."""
     # SAPGNN, Eq. (21)
+    # The sums wrap modulo 2^64, as the shares do.
     own_share = shares.view(len(ids), clients, -1)[torch.arange(len(ids), device=ids.device), ids]
     return own_share + remote.view(len(ids), clients - 1, shares.shape[1]).sum(1)
 

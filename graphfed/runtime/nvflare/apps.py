@@ -115,6 +115,7 @@ class _App:
         # The memory of an accelerator is another one, and its driver reserves much of the address space.
         allowed = allowed_memory(place.memory) if torch.device(place.device).type == "cpu" else None
         try:
+            # Programs write into this folder.
             contained(place.runs, run.run)
             if run.simulated and not place.rehearsal:
                 raise InputError(
@@ -137,6 +138,7 @@ class _App:
                 text = _OUT_OF_MEMORY.format(place.name, allowed / 1e9)
             outcome = {"kind": "failed", "text": text}
         finally:
+            # The next run of this process may ask for another dtype.
             torch.set_default_dtype(torch.float32)
         return outcome, {}
 
@@ -165,6 +167,7 @@ class SiteApp(_App):
         try:
             start = checked(_parsed(request), _Start, "what the server sent to start a run")
             check_name(start.session, "the session")
+            # Two calls at the same time must not both begin.
             with self._starting:
                 if self._busy:
                     raise InputError("this site still takes part in another run; wait until that has ended")
@@ -220,6 +223,7 @@ class SiteApp(_App):
         self.mailbox.patience = run.patience
         sites = {names[index]: post for index, post in posts.items() if index != SERVER_INDEX}
         identity = Identity.load(place.startup_kit)
+        # The channels serve all runs of a job.
         if self.channels is None and sites:
             self.channels = Channels(identity, session, sites, run.give_up)
         self._listen({name: proxy for name, proxy in proxies.items() if name != place.name})
@@ -234,6 +238,7 @@ class SiteApp(_App):
         return outcome
 
     def _open(self, sender: str, part: Part) -> bytes | memoryview:
+        # TLS protects what the server itself sends.
         if sender == SERVER:
             return part.content
         if self.channels is None:
@@ -275,6 +280,7 @@ class ServerApp(_App):
     @collab.publish
     def ended(self, run: str, outcome: str) -> None:
         """Record the outcome of the calling site's part of a run."""
+        # An outcome that was repeated too late belongs to an earlier run.
         if run == self.mailbox.run:
             self._record(collab.caller, outcome)
 
@@ -288,6 +294,7 @@ class ServerApp(_App):
         ended = json.loads(outcome)
         kind, text = str(ended["kind"]), str(ended.get("text", ""))[:MAX_TEXT]
         kept = {key: str(ended[key])[:MAX_STATEMENT] for key in ("statement", "received") if key in ended}
+        # A site may send any text here.
         kind = kind if kind in _RANK else "failed"
         self._ended[name] = {"kind": kind, "text": f"{name}: {text}", **kept}
         if kind != "done":

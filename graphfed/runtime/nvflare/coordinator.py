@@ -101,6 +101,7 @@ class Coordinator:
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
             if stop_request.asked:
                 break
+            # A job that fails at its start would otherwise be submitted for ever.
             empty_jobs = 0 if events else empty_jobs + 1
             lost = [outcome for outcome in outcomes if outcome["kind"] == "lost"]
             if lost and empty_jobs == MAX_EMPTY_JOBS:
@@ -323,6 +324,7 @@ class Coordinator:
         for name, reason in (str(detail).partition(": ")[::2] for detail in details):
             # A site that did not answer in time may answer the next time.
             if name in names and reason != "OK" and not reason.startswith("no reply"):
+                # The text comes from another participant, and a terminal must not obey it.
                 text = "".join(c if c.isprintable() else " " for c in reason)[:MAX_REASON]
                 refusals.append(f"{name} refuses the run: {text.removeprefix('NVFLARE_ERROR: ').strip()}")
         return "; ".join(refusals)

@@ -129,6 +129,7 @@ class Inbox:
             return self._room[sender] + self.mailbox.held(sender)
 
     def _check(self, part: Part) -> None:
+        # Every field comes from another participant, and FLARE passes on any type.
         numbers = (part.number, part.count, part.size)
         if not isinstance(part.key, str) or not 0 < len(part.key) <= MAX_KEY or not part.key.isprintable():
             raise ProcessError("the message has no key that can be used")
@@ -165,6 +166,7 @@ class Inbox:
             if part.number in message.parts:
                 return
             more = room(part.key, content)
+            # The message that is waited for is let in, so a full inbox cannot block the program.
             held = self._room[sender] + self.mailbox.held(sender)
             if held + more > self._max_held and not self.mailbox.asked(*box):
                 raise ProcessError(FULL)
@@ -240,6 +242,7 @@ class Channels:
                 self._made[sender] = self._begun[sender].finish(offer)
                 self._offers[sender] = offer
                 self._changed.notify_all()
+            # Another offer would replace the keys of a channel that is in use.
             elif offer != self._offers[sender]:
                 raise ChannelError(f"{sender} made a different offer before")
             if sender in self._reached or sender in self._offering:

@@ -34,6 +34,7 @@ RESERVED = ("server", "coordinator", "authority")
 #: FLARE's form of a name; a certificate has space for 64 characters.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLIENT = re.compile(r"[^\r\n]{1,200}")
+#: A DNS name has at most 253 characters.
 _HOST = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 )

@@ -74,6 +74,7 @@ def check_name(name: object, what: str) -> str:
 def checked(content: object, model: type[T], what: str) -> T:
     """Read what a coordinator asks as an object of a model; InputError names the first wrong field."""
     try:
+        # Larger numbers would overflow in tensors.
         _check_numbers(content)
         return model.model_validate(content)
     except ValidationError as error:
@@ -91,6 +92,7 @@ def read_request(text: object, project: Project) -> Request:
         raise InputError(f"the request of a run cannot be read: {error}") from None
     request = checked(content, Request, "the request of a run")
     check_name(request.run, "the run")
+    # The name in the arguments becomes a path at the sites, and the other one at the server.
     if request.arguments.get("run") != request.run:
         raise InputError(
             f"the request names the run {shown(request.run)}, and its arguments name "

@@ -107,6 +107,7 @@ def _verified(text: str, kind: str, root: Path, name: str, role: str) -> str:
         )
     except (ValueError, InputError, ChannelError) as error:
         raise Refused(f"{name} has not signed the {what} in this form: {error}") from None
+    # Every participant has a certificate of the same root; a site must not sign as the coordinator.
     if (signer.name, signer.role) != (name, role):
         raise Refused(
             f"{name} has not signed the {what}: {shown(signer.name)} has, in the role {shown(signer.role)}"
@@ -142,6 +143,7 @@ def sign_request(run: Mapping[str, Any], startup_kit: StartupKit) -> str:
             "time": time.time_ns(),
         }
     )
+    # A request that participants would refuse is refused here, before anybody waits for it.
     read_request(content, project)
     return _sign(Identity.load(startup_kit.folder), REQUEST, content)
 
@@ -156,6 +158,7 @@ def accepted(text: str, startup_kit: StartupKit, *, once: bool) -> Request:
         Refused: The coordinator has not signed it, or it is not new.
     """
     root, project = startup_kit.folder / "startup" / "rootCA.pem", startup_kit.project
+    # The signature comes first: nothing that the coordinator has not signed is read.
     request = read_request(_verified(text, REQUEST, root, project.coordinator, ROLE), project)
     if once:
         _use_once(request.time, startup_kit.folder / NEWEST)
@@ -181,6 +184,7 @@ def _use_once(asked_at: int, file: Path) -> None:
             "the request is not newer than one that was accepted here before: the server has repeated it, or "
             "the clock of the coordinator was set back; start the run again"
         )
+    # It is remembered before the run begins, so that a run that fails cannot be repeated either.
     write_json(file, {"newest": asked_at})
 
 
@@ -235,6 +239,7 @@ def check_statements(
             raise Refused(f"the server has passed on no statement of {site} about what it ran")
         content = _verified(text, STATEMENT, root, site, "")
         said[site] = checked(parse_json(content), Statement, f"the statement of {site}")
+        # A statement about an earlier request would hide that this one was exchanged.
         if (said[site].run, said[site].request) != (asked.run, digest(content_of(request))):
             raise Refused(f"{site} states that it ran another request than the coordinator's last one")
     _compare(said, asked, ledger)

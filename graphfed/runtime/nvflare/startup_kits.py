@@ -88,8 +88,10 @@ def provision(project: Project, out: Path) -> dict[str, Path]:
             write_json(
                 startup_kit / STARTUP_KIT_FILE, {"kind": kind, "name": name, "project": project.to_json()}
             )
+        # The key of the authority is in no startup kit.
         shutil.move(provisioned.parent / "state", startup_kits / AUTHORITY)
         _make_private(startup_kits)
+        # A rename is one step: the kits are all there or none.
         startup_kits.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
