@@ -395,5 +395,4 @@ def _digest(content: JsonObject) -> str:
 
 
 def _unique(label: str) -> str:
-    """Make a name for a run that no other run has."""
     return f"{label}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"

@@ -402,7 +402,6 @@ def versions(method: str) -> dict[str, str]:
 
 
 def _report(own_data: OwnData, method: Method, config: Any, place: "Place", rounds: list[int]) -> JsonObject:
-    """Return what a site reports about itself when it joins (`SiteReport`)."""
     kind = first_task(method).data.participants
     return {
         "versions": versions(method.name),
@@ -489,7 +488,6 @@ def _check_report(site: str, report: object, clients: int) -> None:
 
 
 def _version(value: object) -> str:
-    """Show a version that a site sent."""
     # It is printed at other participants, so a terminal must not obey it.
     plain = isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII)
     return str(value) if plain else shown(value)

@@ -57,7 +57,6 @@ def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
 
 
 def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
-    """Rebuild the state stored under a path."""
     if path in stored:
         return stored[path]
     if f"{path}:rows" in stored:

@@ -148,7 +148,6 @@ def _send_gradients_back(
     name: str,
     gradient: Located,
 ) -> Located:
-    """Send the gradient of the maxima back to the rows x."""
     # SAPGNN, Eq. (19): the gradient of each maximum goes to the row that won the tournament.
     session, kind, name = prepared.session, fed.protection_of("shared"), f"{name}/grad"
     at_server, at_helper = fed.run_protocol(

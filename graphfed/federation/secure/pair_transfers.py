@@ -107,7 +107,6 @@ def pair_route(fed: Federation, pairs: pairing.Pairs, from_rows: Located, to_row
 
 
 def make_route(fed: Federation, pairs: pairing.Pairs, plans: Located["RowPlan"]) -> ExchangeRoute:
-    """Make a route from the plan of each worker."""
     local: dict[int, RowPlan] = dict(zip(fed.here, plans.parts, strict=True))
     send: dict[Pair, Tensor] = {}
     between: set[Pair] = set()

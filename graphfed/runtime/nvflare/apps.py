@@ -274,7 +274,6 @@ class ServerApp(_App):
 
     @collab.publish
     def alive(self) -> None:
-        """Record that the calling site is connected."""
         self._heard[collab.caller] = time.monotonic()
 
     @collab.publish

@@ -97,7 +97,6 @@ class Loopback:
         return self._processes[name].pid
 
     def coordinator(self) -> Coordinator:
-        """Make the coordinator of the project, not yet connected."""
         return Coordinator(load_startup_kit(self.startup_kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
