@@ -107,7 +107,9 @@ def check_rule(method: Method, given: Mapping[str, Any]) -> None:
     of it.
     """
     offered = method.offers.get("rule", ())
-    rule = offered[0] if len(offered) == 1 else given.get("rule", method.defaults.get("rule"))
+    rule = offered[0] if len(offered) == 1 else given.get("rule", method.defaults.get("rule", ""))
+    if not isinstance(rule, str):
+        raise InputError(f"rule={shown(rule)} cannot be used: expected the name of a rule")
     module = RULES.module(rule)
     if module not in ("", METHODS.module(method.name)):
         raise InputError(

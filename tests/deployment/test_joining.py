@@ -206,6 +206,8 @@ def test_a_rule_of_a_plug_in_runs_only_as_a_method_of_the_same_module(tmp_path: 
                 _accepted(asked, allowed)
     with pytest.raises(InputError, match=r"rule='none_such' cannot be used: choose one of: fedavg, .*"):
         _accepted(asked_for("fedgcn", rule="none_such"), place)
+    with pytest.raises(InputError, match="rule=list cannot be used: expected the name of a rule"):
+        _accepted(asked_for("fedgcn", rule=["sly"]), place)
     method, config = _accepted(asked_for("fedgcn", rule="fedprox", mu=0.5), place)
     assert method.tree.listed(config)["mu"] == 0.5
     assert "sly_rule" not in sys.modules
