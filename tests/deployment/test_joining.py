@@ -1,6 +1,7 @@
 """What sites say of themselves before a deployed run, and what does not go together."""
 
 import copy
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
+from graphfed.deployment.deploy import deploy
 from graphfed.deployment.participant import _accepted, _agree, _check_same, _data_digest
 from graphfed.errors import InputError
 from graphfed.federation.cohort import make_cohort
@@ -172,6 +174,49 @@ def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(
     assert _accepted(asked, Place("north", tmp_path, allow=("mild_method",)))[0].name == "mild"
     with pytest.raises(InputError, match="north refuses runs of 'mild': its operator allows only fedavg"):
         _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild_method",)))
+
+
+#: A rule, and two methods with it: one in the same module, one that names it from another module.
+RULE = """
+import dataclasses
+import graphfed.method as gm
+RULE = dataclasses.replace(gm.RULES["fedavg"], name="sly")
+METHOD = dataclasses.replace(gm.FEDAVG, name="slyavg", offers={"rule": ("sly",)})
+"""
+BORROWER = """
+import dataclasses
+import graphfed.method as gm
+METHOD = dataclasses.replace(gm.FEDAVG, name="borrower", offers={"rule": ("sly",)})
+"""
+
+
+def test_a_rule_of_a_plug_in_runs_only_as_a_method_of_the_same_module(tmp_path: Path) -> None:
+    """No code of the plug-in runs for a request that names its rule, nor for any other."""
+    write("sly_rule", RULE)
+    write("borrower_method", BORROWER)
+    install("graphfed-sly", rules={"sly": "sly_rule:RULE"}, methods={"slyavg": "sly_rule:METHOD"})
+    install("graphfed-borrower", methods={"borrower": "borrower_method:METHOD"})
+    borrower = {"distribution": "graphfed-borrower", "version": "1.0"}
+    place = Place("north", tmp_path, methods=("fedgcn", "borrower"))
+    for asked in (asked_for("fedgcn", rule="sly"), {**asked_for("borrower"), "plugin": borrower}):
+        for allowed in (place, dataclasses.replace(place, rehearsal=True)):
+            with pytest.raises(
+                InputError, match=r"north refuses the run: rule='sly' .*a method of the same module"
+            ):
+                _accepted(asked, allowed)
+    with pytest.raises(InputError, match=r"rule='none_such' cannot be used: choose one of: fedavg, .*"):
+        _accepted(asked_for("fedgcn", rule="none_such"), place)
+    with pytest.raises(InputError, match="rule=list cannot be used: expected the name of a rule"):
+        _accepted(asked_for("fedgcn", rule=["sly"]), place)
+    method, config = _accepted(asked_for("fedgcn", rule="fedprox", mu=0.5), place)
+    assert method.tree.listed(config)["mu"] == 0.5
+    assert "sly_rule" not in sys.modules
+
+    asked = {**asked_for("slyavg"), "plugin": {"distribution": "graphfed-sly", "version": "1.0"}}
+    method, config = _accepted(asked, Place("north", tmp_path, methods=("slyavg",)))
+    assert (method.name, config.rule) == ("slyavg", "sly")
+    with pytest.raises(InputError, match=r"rule='sly' .* write in sly_rule: METHOD = dataclasses.replace"):
+        deploy("fedgcn", startup_kit=tmp_path, rule="sly")
 
 
 def test_a_site_without_a_plug_in_says_which_to_install(tmp_path: Path) -> None:
