@@ -10,9 +10,9 @@ from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.settings import value
-from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
 from graphfed.runtime.nvflare.requests import Asked, check_name, checked
+from graphfed.tasks.run_options import MAX_SEED
 
 Text = Annotated[str, Field(max_length=200)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]

@@ -338,7 +338,7 @@ class _Plugin(FileModel):
 
 
 class _AskedOptions(FileModel):
-    """A run's config. Its values are checked again where it is used: here only their kinds."""
+    """A run's config. `config_from_json` checks every option again by its declaration in `run_options`."""
 
     method: str
     seed: Integer
@@ -351,20 +351,11 @@ class _AskedOptions(FileModel):
 class _LocalRunOptions(_AskedOptions):
     data: str
     data_options: JsonObject
-    data_dir: str | None
     data_source: str | JsonObject | None
-    clients: Count | None
-    partition: str | None
     partition_options: JsonObject
     partition_seed: Integer | None
     partition_file: str | None = None
-    split: str
     split_seed: Integer
-    workers: Count | None
-    placement: str
-    device: str
-    threads: Count | None
-    checkpoint_every: Amount
 
 
 class _Resumed(FileModel):

@@ -29,7 +29,7 @@ from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import RunOptions
+from graphfed.tasks.run_options import OPTIONS, Placement, RunOptions, Runtime
 
 if TYPE_CHECKING:
     from graphfed.federation import Ledger
@@ -129,9 +129,9 @@ def run(
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
-    runtime: str = "local",
+    runtime: Runtime = "local",
     workers: int | None = None,
-    placement: str = "stacked",
+    placement: Placement = "stacked",
     device: str = "cpu",
     threads: int | None = None,
     data_dir: str | Path | None = None,
@@ -190,24 +190,9 @@ def run(
         GraphfedError: The disk refuses the files, or training diverged in every round.
         Interrupted: SIGINT or SIGTERM came during training. The run is saved; it is a KeyboardInterrupt.
     """
-    config = make_config(
-        method,
-        task=task,
-        data=data,
-        clients=clients,
-        partition=partition,
-        rounds=rounds,
-        seed=seed,
-        split=split,
-        runtime=runtime,
-        workers=workers,
-        placement=placement,
-        device=device,
-        threads=threads,
-        data_dir=data_dir,
-        checkpoint_every=checkpoint_every,
-        settings=given_settings(settings, more),
-    )
+    # The parameters that are options of a run: `RunOptions` declares them, and a test compares the two.
+    given = {key: value for key, value in locals().items() if key in OPTIONS}
+    config = make_config(**given, settings=given_settings(settings, more))
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
     # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.
