@@ -207,8 +207,7 @@ def at(rounds: int, data: Any = "social", partition: str | None = None, **settin
         rounds=rounds,
         settings=small(**settings) if data == "social" else settings,
     )
-    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**(fields | {"rounds": rounds})))
+    return AuditedRun(Path(), config, load_inputs(config), Result.model_construct(rounds=rounds))
 
 
 def weighted_graph() -> Graph:

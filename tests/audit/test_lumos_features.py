@@ -31,8 +31,7 @@ def opened(rounds: int, **settings: Any) -> AuditedRun:
     config = make_config(
         "lumos", data="social", split="random:0.5,0.25,0.25", rounds=rounds, settings=settings_of(**settings)
     )
-    unset: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**(unset | {"rounds": rounds})))
+    return AuditedRun(Path(), config, load_inputs(config), Result.model_construct(rounds=rounds))
 
 
 def config_of(audited: AuditedRun) -> LumosConfig:
