@@ -14,9 +14,9 @@ from graphfed.methods.averaging.rules import RULE_SETTINGS, RULES
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS
 from graphfed.methods.settings import value
-from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
 from graphfed.runtime.nvflare.requests import Asked, check_name, checked
+from graphfed.tasks.run_options import MAX_SEED
 
 Text = Annotated[str, Field(max_length=200)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]

@@ -1,6 +1,5 @@
 """Runs for the tests of attacks."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ SPLIT = "random:0.5,0.25,0.25"
 def planned(method: str, rounds: int = 1, **options: Any) -> AuditedRun:
     """A run opened for a check that repeats it; the run itself is not needed."""
     config = make_config(method, rounds=rounds, **options)
-    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**(fields | {"rounds": rounds})))
+    return AuditedRun(Path(), config, load_inputs(config), Result.model_construct(rounds=rounds))
 
 
 def finished(folder: Path, data: Any = None) -> AuditedRun:
