@@ -31,7 +31,7 @@ from graphfed.audit.attacks.least_squares import bounded
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.scoring import OTHER_NOISE, UNPROVEN, explained, not_measured, spread
 from graphfed.audit.transcript import all_features, features_of
-from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
 from graphfed.methods.parts import Network
