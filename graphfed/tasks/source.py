@@ -45,7 +45,7 @@ class DataSource:
 
     @property
     def kind(self) -> str:
-        """The kind of the data, "graph" or "sensors" (`DataKind.name`)."""
+        """The kind of the data, "graph" or "sensors" (`tasks.kind.DataKind`)."""
         if isinstance(self.value, str):
             return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
         return "sensors" if isinstance(self.value, Sensors | SensorDescription) else "graph"

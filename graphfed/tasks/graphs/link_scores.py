@@ -11,7 +11,6 @@ enough (`ranking`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RowIds
 from graphfed.federation.secure.aggregation import secure_sum
-from graphfed.methods.base import Task
-from graphfed.methods.parts import sum_protection
-from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.evaluation import HIDDEN_SCORES, Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
 
@@ -131,15 +128,6 @@ def first_edges() -> Tensor:
     return ranking.first_edges(1, BINS)
 
 
-def all_pairs(cohort: Cohort, scores: Tensor) -> tuple[Tensor, Tensor]:
-    return cohort.pairs("all"), scores
-
-
-def pairs_of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """Select the scores of a target's pairs from those of all pairs."""
-    return kept[1][cohort.pairs(target)]
-
-
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
@@ -212,10 +200,10 @@ def _curve(blocks: Blocks) -> list[list[float]]:
 
 
 #: A function (scores at the clients, target, name) -> metrics at the server.
-_Score = Callable[[Located, str, str], Located]
+ScorePairs = Callable[[Located, str, str], Located]
 
 
-def scored_one_by_one(fed: Federation, data: Located) -> _Score:
+def scored_one_by_one(fed: Federation, data: Located) -> ScorePairs:
     """Prepare the scoring in plaintext, where the server reads the score of every pair."""
     routes = {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
@@ -233,7 +221,7 @@ def scored_one_by_one(fed: Federation, data: Located) -> _Score:
     return score
 
 
-def scored_as_counts(fed: Federation, data: Located) -> _Score:
+def scored_as_counts(fed: Federation, data: Located) -> ScorePairs:
     """Prepare the hidden scoring, where the server learns only how many pairs have scores in each bin."""
     like, finer_like = fed.server.run(no_pairs), fed.server.run(no_counts, BINS)
 
@@ -253,38 +241,4 @@ def scored_as_counts(fed: Federation, data: Located) -> _Score:
 
 
 #: The scoring for each protection of sums.
-_SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}
-
-
-def prepare(fed: Federation, data: Located, task: Task, config: Any) -> _Score:
-    """Prepare the scoring of pairs with the run's protection of sums."""
-    return _SCORED[sum_protection(config)](fed, data)
-
-
-def score(
-    fed: Federation,
-    data: Located,
-    scores: Located,
-    target: str,
-    name: str,
-    prepared: _Score,
-    config: Any,
-) -> tuple[None, Located]:
-    """Compute the metrics at the server. Clients have no scores of their own."""
-    return None, prepared(scores, target, name)
-
-
-def decides(config: Any, prepared: object) -> str:
-    return "auc"
-
-
-LINKS = Evaluation(
-    decides=decides,
-    messages=MESSAGES,
-    prepare=prepare,
-    parts=("training edges", "validation pairs", "test pairs"),
-    has_parts=has_parts,
-    score=score,
-    keep=all_pairs,
-    of_target=pairs_of_target,
-)
+SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}

@@ -17,24 +17,18 @@ Shapes: K clients, C classes, G = 1 score for two classes and C otherwise, B bin
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
-from graphfed.federation.secure.aggregation import SumForm, check_sums, protected_sum
+from graphfed.federation.secure.aggregation import SumForm
 from graphfed.federation.transfer import describe_value
 from graphfed.files import JsonObject
-from graphfed.methods.base import Task
-from graphfed.methods.parts import clients_in_round, sum_protection
-from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.evaluation import Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.client_accuracy import (
     accept_sums,
@@ -43,7 +37,7 @@ from graphfed.tasks.graphs.client_accuracy import (
     client_metrics,
     own_accuracy,
 )
-from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
+from graphfed.tasks.graphs.ranking import Blocks, Division
 
 MESSAGES = {
     "val_classes": "With aggregation=plaintext, once: each client sends the server the number of its "
@@ -95,14 +89,6 @@ class Selection:
 
     metric: str
     positive: int
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """The values that every scoring needs: the selection and the number of classes."""
-
-    selection: Selection
-    num_classes: int
 
 
 def bins_of(num_classes: int) -> int:
@@ -347,26 +333,6 @@ def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tens
     return better, torch.where(better, value, best)
 
 
-def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of all owned nodes with their logits.
-
-    Args:
-        logits: The logits for the target "all", [n, C].
-
-    Returns:
-        The rows, [n], and the logits, [n, C].
-    """
-    return cohort.rows("all"), logits
-
-
-def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """Select the logits of a target's rows from those of all owned rows."""
-    rows, logits = predictions
-    position = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
-    position[rows] = torch.arange(len(rows), device=rows.device)
-    return logits[position[cohort.rows(target)]]
-
-
 # ---- metrics of sums ---------------------------------------------------------------------------------------
 
 
@@ -573,108 +539,8 @@ def accept_counts(target: str, counts: Tensor, declared: Mapping[str, np.ndarray
     return ""
 
 
-# ---- the evaluation ----------------------------------------------------------------------------------------
+# ---- the sums ----------------------------------------------------------------------------------------------
 
 CLASS_COUNTS = SumForm(sum_over_clients, in_nodes, no_counts, summed_counts)
-_SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
-_COUNTS = SumForm(total_counts, every_count, no_counts_of_scores, in_units)
-
-
-def prepare(fed: Federation, data: Located, task: Task, config: Any) -> _Prepared:
-    """Agree on the metric that selects rounds, from the class counts of all validation nodes.
-
-    Raises InputError if the metric of the setting `select` is not defined for the data.
-    """
-    if config.selection.select == "recall_at_1_percent" and task.num_classes != 2:
-        raise InputError(
-            f"select=recall_at_1_percent needs data with two classes, and the data has {task.num_classes}; "
-            "use balanced_accuracy or average_precision"
-        )
-    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
-    counts = protected_sum(
-        fed,
-        CLASS_COUNTS,
-        fed.clients.run(count_classes, data, "val"),
-        protection=sum_protection(config),
-        name="val_classes",
-        hidden_name=HIDDEN_SCORES,
-        like=(task.num_classes,),
-    )
-    agreed = fed.control(
-        agreed_selection,
-        counts,
-        config.selection.select,
-        name="selection",
-        values={"metric": str, "positive": int},
-    )
-    return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), task.num_classes)
-
-
-def score(
-    fed: Federation,
-    data: Located,
-    logits: Located,
-    target: str,
-    name: str,
-    prepared: _Prepared,
-    config: Any,
-) -> tuple[Located, Located]:
-    """Compute every client's scores at the clients, and the metrics of their sum at the server.
-
-    The scores of nodes are counted for the final metrics. They are counted in every evaluation if rounds are
-    selected by a metric that needs them. The sums of `client_accuracy` are sent with the final scores.
-    """
-    selection, final = prepared.selection, name.startswith("final_")
-    ranked = final or selection.metric in RANKED
-    positive = selection.positive if ranked else None
-    scores = fed.clients.run(score_clients, data, logits, target, selection)
-    sums = protected_sum(
-        fed,
-        _SCORES,
-        *(scores, data, logits, target, positive, final),
-        protection=sum_protection(config),
-        name=f"{name}_scores",
-        hidden_name=HIDDEN_SCORES,
-        like=(prepared.num_classes, ranked, final),
-        # The loss of a client whose training has diverged is not finite; the training of others may go on.
-        finite=False,
-        accept=partial(accept_scores, target),
-    )
-    if not ranked:
-        return scores, fed.server.run(scored, sums, selection, None)
-
-    bins = max(FINER_BINS, bins_of(prepared.num_classes))
-
-    def count_again(edges: Located) -> Located:
-        return protected_sum(
-            fed,
-            _COUNTS,
-            *(data, logits, target, selection.positive, edges),
-            protection=sum_protection(config),
-            name=f"{name}_finer_scores",
-            hidden_name=HIDDEN_SCORES,
-            like=(prepared.num_classes, bins),
-            accept=partial(accept_counts, target),
-        )
-
-    first = fed.server.run(first_blocks, sums)
-    blocks = refine_until(fed, first, count_again, refined, bins, TOLERANCE, name)
-    return scores, fed.server.run(scored, sums, selection, blocks)
-
-
-def decides(config: Any, prepared: _Prepared) -> str:
-    """Return the metric that selects rounds."""
-    return prepared.selection.metric
-
-
-NODES = Evaluation(
-    decides=decides,
-    messages=MESSAGES,
-    prepare=prepare,
-    parts=("training nodes", "validation nodes", "test nodes"),
-    has_parts=has_parts,
-    score=score,
-    keep=owned_rows,
-    of_target=rows_of_target,
-    better_clients=better_clients,
-)
+SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
+SCORE_COUNTS = SumForm(total_counts, every_count, no_counts_of_scores, in_units)
