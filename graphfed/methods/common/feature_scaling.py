@@ -83,12 +83,9 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Columns:
-    """The dense columns of the nodes that a cohort owns.
+    """The dense columns [n, D] of the nodes that a cohort owns.
 
-    Attributes:
-        x: [n, D] values.
-        weight: [n] int64: `OWNER_UNITS` divided by the number of the node's owners.
-        client: [n] client of each node.
+    The weight of a node is `OWNER_UNITS` divided by the number of its owners, [n] int64.
     """
 
     x: Tensor
@@ -102,9 +99,8 @@ class Columns:
 def count_magnitudes(cohort: Cohort) -> Sums:
     """Count every client's non-zero values and add up their exponents.
 
-    Returns:
-        "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64 in
-        OWNER_UNITS.
+    The result is "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64 in
+    OWNER_UNITS.
     """
     k, width = cohort.num_clients, cohort.num_features
     weight = torch.where(cohort.owned, OWNER_UNITS // cohort.owners.clamp(min=1), 0)
@@ -138,8 +134,7 @@ def take_columns(cohort: Cohort, columns: Tensor) -> Columns:
 def count_positions(columns: Columns, num_clients: int, center: Tensor, scale: Tensor) -> Sums:
     """Add up every client's positions in quarters of the scale, "position" [K, D] int64.
 
-    Args:
-        center, scale: [G, D], one row for all clients or one for each.
+    Centre and scale are [G, D], one row for all clients or one for each.
     """
     distance = _distance(columns.x, _of_row(center, columns.client))
     position = distance / _of_row(scale, columns.client) * GRID
@@ -164,11 +159,6 @@ def as_shares(sums: Sums) -> Sums:
 
 
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
-    """Scale the features of a cohort.
-
-    Args:
-        scaling: The centre and scale of every feature.
-    """
     x, center, scale = cohort.x, scaling.center, scaling.scale
     if x is None:
         return cohort
@@ -228,10 +218,9 @@ def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
 def start_agreement(sums: Sums) -> Sums:
     """Return the agreement before the first pass, from `count_magnitudes`.
 
-    Returns:
-        "center" and "scale" [G, F] float64; "open" [G, F] bool: features whose centre is not final; "rows"
-        [G, 1]; "wide" [G, 1] bool: whether centres are float64; "stored" [G, F]: nodes with a non-zero value;
-        "passes".
+    The result is "center" and "scale" [G, F] float64; "open" [G, F] bool: features whose centre is not final;
+    "rows" [G, 1]; "wide" [G, 1] bool: whether centres are float64; "stored" [G, F]: nodes with a non-zero
+    value; and "passes".
     """
     sums = {name: x if x.dim() == 2 else x[None] for name, x in sums.items()}
     scale = _scale(sums)
@@ -253,7 +242,6 @@ def open_columns(agreement: Sums) -> Tensor:
 
 
 def move_centers(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
-    """Move the centres of open features to the mean position."""
     position = sums["position"].reshape(-1, len(columns)).double()
     mean = position / (agreement["rows"].double() * GRID)
     center = agreement["center"].clone()
@@ -290,23 +278,18 @@ def finish_agreement(agreement: Sums, dtype: str) -> Scaling:
 
 
 def to_message(scaling: Scaling) -> Sums:
-    """Convert a scaling to tensors, to send and store it."""
     storage = torch.tensor([int(scaling.as_dense)], device=scaling.center.device)
     return {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
 
 
 def from_message(message: Sums) -> Scaling:
-    """Convert tensors from `to_message` to a scaling."""
     return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()))
 
 
 def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
-    """Check another process's sums; see `transfer.Accept`.
+    """Return why another process's sums cannot be used, or "" if they can (see `transfer.Accept`).
 
     A client may still report wrong magnitudes and positions, within what its number of nodes allows.
-
-    Returns:
-        The reason why the sums cannot be used; empty if they can.
     """
     for name, part in sums.items():
         if part.dtype != torch.int64:
@@ -322,7 +305,6 @@ def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
 
 
 def is_open(agreement: Sums) -> dict[str, Any]:
-    """Decide whether another pass is needed."""
     return {"go_on": bool(agreement["open"].any())}
 
 
@@ -352,14 +334,10 @@ _SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
 def scale_features(
     fed: Federation, data: TaskData, method: Method, config: object, task: Task
 ) -> tuple[TaskData, Located | None]:
-    """Scale the features of every client as the setting `features` says.
+    """Scale the features of every client as the setting `features` says; `SensorData` has no features.
 
-    Args:
-        data: A `Cohort` at each worker's clients; in forecasting `SensorData`, which has no features.
-
-    Returns:
-        The data with scaled features, and the `Scaling` at the clients; None if features are not scaled or
-        every client has a scaling of its own.
+    The second result is the `Scaling` at the clients; None if features are not scaled or every client has a
+    scaling of its own.
     """
     if isinstance(data, SensorData) or value(config, "features") != "scaled":
         return data, None
@@ -429,18 +407,15 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
-    """Count the columns that need a centre, and decide whether centres are float64."""
     count = len(open_columns(agreement))
     return {"columns": count, "go_on": count > 0, "wide": bool(agreement["wide"].any())}
 
 
 def positions_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
-    """Count positions in the units that the server has sent."""
     return count_positions(columns, cohort.num_clients, units["center"], units["scale"])
 
 
 def distances_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
-    """Count distances from the centres that the server has sent."""
     return count_distances(columns, cohort.num_clients, units["center"])
 
 
@@ -511,16 +486,11 @@ ARRAYS = ("feature_scaling.center", "feature_scaling.scale", "feature_scaling.as
 
 
 def to_arrays(scaling: Scaling) -> dict[str, np.ndarray]:
-    """Convert a shared scaling to the `ARRAYS` of a model's file."""
     return {f"feature_scaling.{name}": x.cpu().numpy() for name, x in to_message(scaling).items()}
 
 
 def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
-    """Read the scaling from the arrays of a model's file.
-
-    Returns:
-        The scaling; None if the model has none.
-    """
+    """Read the scaling from the arrays of a model's file; None if the model has none."""
     if not all(name in arrays for name in ARRAYS):
         return None
     found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in ARRAYS}
