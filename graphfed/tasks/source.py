@@ -40,7 +40,6 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """The name of the data for texts."""
         return self.value if isinstance(self.value, str) else self.value.name
 
     @property
@@ -69,17 +68,12 @@ class DataSource:
 
 
 def data_source(data: object) -> DataSource:
-    """Identify the data that a user gave.
+    """Identify the data that a user gave. Described files and named data sets are not loaded yet.
 
-    Args:
-        data: The name of a data set; the path of a file (.yaml for a description, .pt for a PyG `Data`,
-            .graphml); a description as a mapping; a `Graph`, a PyG `Data`, a networkx graph or `Sensors`.
+    It is the name of a data set; the path of a file (.yaml for a description, .pt for a PyG `Data`,
+    .graphml); a description as a mapping; a `Graph`, a PyG `Data`, a networkx graph or `Sensors`.
 
-    Returns:
-        The data. Described files and named data sets are not loaded yet.
-
-    Raises:
-        InputError: The argument is none of these, or a file cannot be used.
+    Raises InputError if the argument is none of these, or a file cannot be used.
     """
     if isinstance(data, DataSource):
         return data
@@ -95,15 +89,9 @@ def data_source(data: object) -> DataSource:
 def sensors_of(
     source: DataSource, data_dir: str | Path | None = None, options: JsonObject | None = None
 ) -> Sensors:
-    """Load the sensors of a source.
+    """Load the sensors of a source of the kind "sensors"; `options` are those of a generated data set.
 
-    Args:
-        source: A source of the kind "sensors".
-        data_dir: The folder that is searched for data files first.
-        options: Options of a generated data set.
-
-    Raises:
-        InputError: A file cannot be used, or the data does not fit into memory.
+    Raises InputError if a file cannot be used, or the data does not fit into memory.
     """
     loaded: object = source.value
     options = options or {}
@@ -120,15 +108,9 @@ def sensors_of(
 
 
 def described(content: Any, folder: Path, origin: str) -> Description | SensorDescription:
-    """Check a description, of sensors if its keys are those of sensors, else of a graph.
+    """Check a description, the content of a YAML file: of sensors if its keys are those, else of a graph.
 
-    Args:
-        content: The content of a YAML file, usually a mapping.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Raises:
-        InputError: The description cannot be used.
+    Relative paths refer to `folder`, and `origin` is the name of the description in messages.
     """
     if describes_sensors(content):
         return describe_sensors(content, folder, origin)
@@ -136,7 +118,6 @@ def described(content: Any, folder: Path, origin: str) -> Description | SensorDe
 
 
 def _graph(data: object) -> Graph:
-    """Convert a Python object to a graph."""
     if isinstance(data, Graph):
         return data
     if hasattr(data, "edge_index"):

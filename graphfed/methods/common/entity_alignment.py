@@ -102,8 +102,7 @@ def secret(ids: NodeIds, seed: int) -> bytes:
 def common_seed(ids: NodeIds, seed: int) -> int:
     """Derive the seed, a number of 63 bits, of the weights that all clients have in common.
 
-    It follows from the clients' key and the run's seed, so a server without the key cannot draw these
-    weights.
+    It follows from the clients' key and the run's seed: a server without the key cannot draw these weights.
     """
     (name,) = keyed_names(secret(ids, seed), "weights", [str(seed).encode()]).tolist()
     return int(name) & (1 << 63) - 1
@@ -240,9 +239,7 @@ def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What clients and server agreed on about nodes: the `NamedCohort` of the clients and the route of all
-    nodes.
-    """
+    """The `NamedCohort` of the clients, the route of all their nodes, and the protection of the names."""
 
     clients: Located
     route: Route
@@ -279,9 +276,7 @@ def align(fed: Federation, data: Located, task: Task, config: Aligned) -> Alignm
 
 @dataclass(frozen=True)
 class TrainingNodes:
-    """The weight of the loss and the batch of each training row, [n], at the clients; no batch if there is
-    one.
-    """
+    """At the clients, the weight of the loss and the batch (None: one for all) of each training row, [n]."""
 
     weight: Located
     batch: Located | None
@@ -291,8 +286,8 @@ class TrainingNodes:
 def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) -> TrainingNodes:
     """Weigh training rows so that every training node counts once, however many clients have its label.
 
-    A batch has `batch_size` training nodes; None for one batch of all. Raises InputError if no client has
-    one.
+    A batch has `batch_size` training nodes; None for one batch of all. InputError if there is no training
+    node.
 
     Reference:
         SAPGNN, Eq. (15), and docs/papers/sapgnn.md, difference 3.

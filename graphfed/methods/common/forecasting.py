@@ -244,9 +244,7 @@ def batch_of(data: Standardised, starts: Tensor) -> Batch:
 
 
 def with_readings(data: Standardised, starts: Tensor) -> Tensor:
-    """Return in which of the windows with the first steps [W] a sensor has a reading among its inputs, [P,
-    W].
-    """
+    """Return in which windows, [P, W], a sensor has a reading among its inputs."""
     return windows(data.weight, starts, 0, data.split.lags).any(-1)
 
 
@@ -331,7 +329,7 @@ def client_gradients(
 ) -> dict[str, Tensor]:
     """Compute the gradients [P, ...] of the sum of all clients' losses, a few clients at a time.
 
-    `outputs` makes the forecasts [p, W, n], on the common scale, of some clients, given their weights and
+    `outputs` makes the forecasts [p, W, n] of some clients, on the common scale, from their weights and
     slice.
     """
 

@@ -164,8 +164,7 @@ def initial_predictor(key: int, task: Task, hidden: int, predictor: Predictor) -
 
 
 def predict_rows(h: Tensor, weights: Weights) -> Tensor:
-    """Return the logits [n, C] of rows [n, H]; without a predictor among the weights, the rows are the
-    logits.
+    """Return the logits [n, C] of rows [n, H]; without a predictor, the rows are the logits.
 
     Reference:
         SAPGNN, Eq. (14), before the softmax.

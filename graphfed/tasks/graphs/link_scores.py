@@ -124,7 +124,6 @@ def every_score(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor
 
 
 def first_edges() -> Tensor:
-    """Return the edges of the first bins, [1, B - 1]."""
     return ranking.first_edges(1, BINS)
 
 
@@ -132,14 +131,8 @@ def first_edges() -> Tensor:
 
 
 def pair_scores(rows: Tensor, loss: Tensor) -> Scored:
-    """Compute the metrics from the clients' messages.
-
-    Args:
-        rows: The messages of all pairs, uint8 [M, 5] (see `coded_pairs`).
-        loss: The summed loss, [].
-
-    Returns:
-        The metrics, with the points of the ROC curve for the report.
+    """Compute the metrics from the messages of all pairs, uint8 [M, 5] (see `coded_pairs`), and the summed
+    loss.
     """
     rows = rows.cpu()
     code, label = rows[:, :4].reshape(-1).view(torch.int32), rows[:, 4] != 0
@@ -180,7 +173,6 @@ def scored_sum(sums: Mapping[str, Tensor], blocks: Blocks) -> Scored:
 
 
 def _scored(blocks: Blocks, loss: Tensor, lost: bool) -> Scored:
-    """Compute the metrics from the numbers of edges and of negative pairs in each block."""
     count = float((blocks.positives + blocks.negatives).sum())
     auc = float(ranking.ranked_metrics(blocks)["auc"])
     metrics = {"auc": auc, "loss": float(loss) / count if count else float("nan")}

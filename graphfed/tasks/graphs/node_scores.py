@@ -83,8 +83,7 @@ FINER_BINS = 256
 class Selection:
     """The agreement of all clients before training on how rounds are selected.
 
-    Attributes:
-        positive: The positive class of two classes; 1 for more classes, where it is not used.
+    `positive` is the positive class of two classes; 1 for more classes, where it is not used.
     """
 
     metric: str
@@ -92,16 +91,13 @@ class Selection:
 
 
 def bins_of(num_classes: int) -> int:
-    """Return the number of bins of a histogram. It falls with the number of classes, so messages stay small.
-
-    Returns:
-        B.
+    """Return the number B of bins of a histogram. It falls with the number of classes, so messages stay
+    small.
     """
     return 1024 if num_classes == 2 else max(64, 2048 // num_classes)
 
 
 def first_edges(num_classes: int) -> Tensor:
-    """Return the edges of the first bins, [G, B - 1]."""
     return ranking.first_edges(1 if num_classes == 2 else num_classes, bins_of(num_classes))
 
 
@@ -111,19 +107,14 @@ def first_edges(num_classes: int) -> Tensor:
 def score_clients(
     cohort: Cohort, logits: Tensor, target: str, selection: Selection | None
 ) -> dict[str, Tensor]:
-    """Score every client's predictions of a part.
+    """Score every client's predictions of a part, from the logits [n, C] of its rows.
 
-    Args:
-        logits: The logits of the rows of `target`, [n, C].
-        selection: The metric by which clients select their own rounds; None if they do not.
+    - confusion: the number of nodes per class and prediction, [K, C, C + 1], in SCORE_UNITS. The last
+      column counts rows whose logits are not all finite, because training has diverged.
+    - loss: the summed cross-entropy, [K].
+    - decides (with `selection`): the client's value of the selecting metric, [K]; nan if it is undefined.
 
-    Returns:
-        These sums for every client:
-
-        - confusion: the number of nodes per class and prediction, [K, C, C + 1], in SCORE_UNITS. The last
-          column counts rows whose logits are not all finite, because training has diverged.
-        - loss: the summed cross-entropy, [K].
-        - decides (with `selection`): the client's value of the selecting metric, [K]; nan if it is undefined.
+    `selection` is None if clients do not select their own rounds.
     """
     rows = cohort.rows(target)
     y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
@@ -207,14 +198,9 @@ def count_scores(
 def blocks_by_client(
     cohort: Cohort, logits: Tensor, target: str, positive: int, *, per_client: bool = True
 ) -> Blocks:
-    """Rank every client's scores of a part exactly.
+    """Rank every client's scores of a part exactly, in K * G rankings.
 
-    Args:
-        logits: The logits of the rows of `target`, [n, C].
-        per_client: Whether every client's nodes are ranked apart.
-
-    Returns:
-        K * G rankings, or the G of all nodes together.
+    Without `per_client` there are the G rankings of all nodes together.
     """
     nodes = _ranked(cohort, logits, target, positive)
     groups = len(nodes.code)
@@ -249,14 +235,7 @@ def in_nodes(counts: Tensor) -> dict[str, Tensor]:
 
 
 def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Sum scores over the clients of a cohort.
-
-    Args:
-        scores: The result of `score_clients`.
-
-    Returns:
-        The sums, without `decides`.
-    """
+    """Sum the result of `score_clients`, without `decides`, over the clients of a cohort."""
     return {k: v.sum(0) for k, v in scores.items() if k != "decides"}
 
 
@@ -316,7 +295,6 @@ def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
-    """Return whether each client has nodes in each part of the split, bool [K_h, 3]."""
     return torch.stack([cohort.counts(mask) > 0 for mask in (cohort.train, cohort.val, cohort.test)], 1)
 
 
@@ -337,17 +315,12 @@ def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tens
 
 
 def metrics_of(sums: Mapping[str, Tensor], blocks: Blocks | None = None) -> dict[str, float]:
-    """Compute the metrics of a sum over clients.
+    """Compute the metrics of a sum over clients: confusion [C, C + 1] in SCORE_UNITS, and loss [].
 
-    Args:
-        sums: Confusion [C, C + 1] and loss []; counts are in SCORE_UNITS.
-        blocks: The counts of scores, in nodes; None if they were not sent.
-
-    Returns:
-        The metrics by name, nan if undefined: accuracy, macro_f1 (over the classes that occur or are
-        predicted), balanced_accuracy (the mean recall of the classes that occur) and the mean cross-entropy
-        `loss`. With `blocks` also auc and average_precision and, for two classes, recall_at_1_percent. With
-        the sums of `client_accuracy` also its metrics.
+    The metrics are accuracy, macro_f1 (over the classes that occur or are predicted), balanced_accuracy (the
+    mean recall of the classes that occur) and the mean cross-entropy `loss`, nan if undefined. With `blocks`,
+    the counts of scores in nodes, also auc and average_precision and, for two classes, recall_at_1_percent.
+    With the sums of `client_accuracy` also its metrics.
     """
     metrics = {name: float(value) for name, value in _metrics(sums).items()}
     if blocks is not None:
@@ -381,13 +354,11 @@ def _mean_where(values: Tensor, known: Tensor) -> Tensor:
 
 
 def choose_selection(counts: Tensor, select: str) -> Selection:
-    """Choose the metric that selects rounds, and the positive class.
+    """Choose the metric that selects rounds, and the positive class, from the class counts of all clients'
+    validation nodes, [C].
 
     ``select=auto`` means accuracy. If a class is dominant (`DOMINANT`), it means average precision for two
     classes that both occur, and balanced accuracy for more classes.
-
-    Args:
-        counts: The numbers of all clients' validation nodes of each class, [C].
     """
     positive = 0 if len(counts) == 2 and counts[0] < counts[1] else 1
     if select != "auto":
@@ -398,16 +369,11 @@ def choose_selection(counts: Tensor, select: str) -> Selection:
 
 
 def is_dominated(counts: Tensor) -> bool:
-    """Decide whether one class is dominant (`DOMINANT`), from the class counts [C]."""
     return bool(counts.max() > DOMINANT * counts.sum())
 
 
 def headline_of(counts: Tensor) -> tuple[str, ...]:
-    """List the most informative metrics for nodes with given class counts, the most informative first.
-
-    Args:
-        counts: The numbers of nodes of each class, [C].
-    """
+    """List the most informative metrics for nodes with the class counts [C], the most informative first."""
     if not is_dominated(counts):
         return ("accuracy", "macro_f1")
     two = ("average_precision", "auc", "recall_at_1_percent")
@@ -415,7 +381,6 @@ def headline_of(counts: Tensor) -> tuple[str, ...]:
 
 
 def agreed_selection(counts: Tensor, select: str) -> JsonObject:
-    """Choose a selection and return it as control values."""
     selection = choose_selection(counts, select)
     return {"metric": selection.metric, "positive": selection.positive}
 
@@ -509,7 +474,7 @@ def _classes(confusion: Tensor) -> list[dict[str, float | None]]:
 
 
 def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str, np.ndarray]) -> str:
-    """Return why the scores of another process cannot be used, or "" if they can (see `transfer.Accept`).
+    """Return why another process's scores cannot be used, or "" if they can (see `transfer.Accept`).
 
     The scores are those that `total` returns for the process's clients and the nodes of `target`.
     """

@@ -108,7 +108,6 @@ def has_parts(series: Series, present: Tensor) -> Tensor:
 
 
 def total(scores: Mapping[str, Tensor]) -> Tensor:
-    """Sum errors over the clients of a cohort."""
     return scores["errors"].sum(0)
 
 
@@ -142,14 +141,7 @@ def opened_errors(sums: Mapping[str, Tensor]) -> Tensor:
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
-    """Compute the metrics from sums of errors.
-
-    Args:
-        sums: The sums (`ERRORS`), [9].
-
-    Returns:
-        The metrics by name; nan if there is no reading.
-    """
+    """Compute the metrics from sums of errors (`ERRORS`), [9]; nan if there is no reading."""
     s = dict(zip(ERRORS, sums.double().tolist(), strict=True))
     nan = float("nan")
     count, count_as_read, measured = (s[key] or nan for key in ("count", "all", "measured"))
