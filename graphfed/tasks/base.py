@@ -10,7 +10,7 @@ reveal its label. With aggregation=secure the server learns only the sum over al
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,9 +22,9 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
 from graphfed.methods.settings import only_those
 from graphfed.tasks.evaluation import Predicted, Scored
-from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.inputs import Inputs, OnStage
 from graphfed.tasks.kind import AnyKind
-from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import LoadedData
 
 #: The values of `preset`: the default settings, or the settings of the papers' figures.
@@ -97,17 +97,10 @@ class TaskDefinition(ABC, Generic[Data, Prepared]):
     # ---- data ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def load(
-        self,
-        config: RunConfig,
-        loaded: LoadedData | None = None,
-        on_stage: Callable[[str], None] = no_stages,
-    ) -> Inputs:
-        """Load, split and partition the data of a run.
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> Inputs:
+        """Load, split and partition the data of a run; InputError if the run asks for what is impossible.
 
-        `loaded` keeps data sets between runs, and on_stage(text) is called at the start of each stage.
-
-        Raises InputError if the data cannot be loaded, split or partitioned as the run asks.
+        `loaded` keeps data sets between runs. `loading.load_inputs` then checks the inputs.
         """
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> Inputs:

@@ -1,11 +1,11 @@
 """The task forecasting: predict the next readings of every sensor."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from torch import Tensor
 
+from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import make_time_split, with_training_remark
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
@@ -18,9 +18,10 @@ from graphfed.methods.parts import FORECASTING_PARTS, sum_protection
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.base import TaskDefinition
 from graphfed.tasks.evaluation import HIDDEN_SCORES, Predicted
+from graphfed.tasks.inputs import OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.tasks.sensors import scores
-from graphfed.tasks.sensors.inputs import SensorInputs, load_sensors
+from graphfed.tasks.sensors.inputs import SensorInputs
 from graphfed.tasks.sensors.kind import SENSORS
 from graphfed.tasks.source import LoadedData
 
@@ -59,14 +60,9 @@ class Forecasting(TaskDefinition[SensorData, None]):
     own_data = OWN_DATA
     clients_may_be_absent = True
 
-    def load(
-        self,
-        config: RunConfig,
-        loaded: LoadedData | None = None,
-        on_stage: Callable[[str], None] = no_stages,
-    ) -> SensorInputs:
-        on_stage(f"loading {config.data_name}")
-        sensors = load_sensors(config, loaded)
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> SensorInputs:
+        sensors = load_once(config, loaded)
+        assert isinstance(sensors, Sensors), "make_config accepts only data of the task's kind"
         if config.clients not in (None, sensors.num_sensors):
             raise InputError(
                 f"{sensors.name!r} has {sensors.num_sensors} sensors, each of which is a client, so there "
@@ -74,12 +70,12 @@ class Forecasting(TaskDefinition[SensorData, None]):
             )
         windows = config.settings.windows
         split = make_time_split(sensors, config.split, windows.lags, windows.horizon, windows.every)
-        inputs = SensorInputs(with_training_remark(sensors, split), split, config.data_source.dropped)
-        inputs.check(config)
-        return inputs
+        return SensorInputs(with_training_remark(sensors, split), split, config.data_source.dropped)
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> SensorInputs:
-        return self.load(config)
+        inputs = self.load(config, {}, no_stages)
+        inputs.check(config)
+        return inputs
 
     def at_clients(self, data: SensorData) -> Located:
         return data.series

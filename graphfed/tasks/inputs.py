@@ -4,12 +4,14 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from graphfed.data.graphs.graph import Graph
+from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.files import JsonObject
@@ -19,6 +21,7 @@ from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.source import LoadedData, load_data
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from graphfed.federation.cohort import Cohort
     from graphfed.federation.series import Network, Series
 
+#: A function that is called with a text at the start of each stage.
+OnStage: TypeAlias = Callable[[str], None]
 #: The data of a worker's clients.
 WorkerPart: TypeAlias = "Cohort | Series"
 
@@ -146,6 +151,14 @@ class Inputs(ABC):
     def details(self, config: RunConfig, outcome: Outcome) -> JsonObject:
         """Compute the details of a result that only this task has."""
         return {}
+
+
+def load_once(config: RunConfig, loaded: LoadedData) -> Graph | Sensors:
+    """Load the data of a run, or take it from `loaded`, which keeps data sets for further runs."""
+    key = (config.data, config.data_dir, tuple(config.data_options.items()))
+    if key not in loaded:
+        loaded[key] = load_data(config.data, config.data_dir, config.data_options)
+    return loaded[key]
 
 
 def local_federation(config: RunConfig, inputs: Inputs, *, together: bool = True) -> Federation:

@@ -1,6 +1,6 @@
 """The task link prediction: predict which pairs of nodes are edges."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from graphfed.tasks.graphs.inputs import (
 )
 from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.graphs.pair_table import cohort_pairs, pairs_table
+from graphfed.tasks.inputs import OnStage
 from graphfed.tasks.node_classification import PAPER_SETTINGS as NODE_PAPER_SETTINGS
-from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
@@ -112,13 +113,7 @@ class LinkPrediction(TaskDefinition[Located[Cohort], link_scores.ScorePairs]):
         "nodes without an edge at any client"
     )
 
-    def load(
-        self,
-        config: RunConfig,
-        loaded: LoadedData | None = None,
-        on_stage: Callable[[str], None] = no_stages,
-    ) -> LinkInputs:
-        on_stage(f"loading {config.data_name}")
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> LinkInputs:
         graph = load_graph(config, loaded)
         check_features(config, graph)
         on_stage(f"splitting {graph.num_nodes} nodes")
@@ -126,9 +121,7 @@ class LinkPrediction(TaskDefinition[Located[Cohort], link_scores.ScorePairs]):
         graph = training_graph(graph, split)
         partition = partition_graph(config, graph, on_stage)
         graph = with_client_remarks(graph, partition)
-        inputs = LinkInputs(graph, split, partition, config.data_source.dropped)
-        inputs.check(config)
-        return inputs
+        return LinkInputs(graph, split, partition, config.data_source.dropped)
 
     def prepare(
         self, fed: Federation, data: Located[Cohort], task: Task, config: Any

@@ -1,6 +1,6 @@
 """The task node classification: predict the class of every node."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,8 @@ from graphfed.tasks.graphs.node_scores import Selection
 from graphfed.tasks.graphs.node_table import cohort_predictions, predictions_table
 from graphfed.tasks.graphs.pooled_score import pooled_score
 from graphfed.tasks.graphs.ranking import refine_until
-from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.inputs import OnStage
+from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
@@ -120,13 +121,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
     chooses_headline = True
     drop_elsewhere = ("split", "client", "label")
 
-    def load(
-        self,
-        config: RunConfig,
-        loaded: LoadedData | None = None,
-        on_stage: Callable[[str], None] = no_stages,
-    ) -> NodeInputs:
-        on_stage(f"loading {config.data_name}")
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> NodeInputs:
         graph = load_graph(config, loaded)
         check_labels(config, graph)
         on_stage(f"splitting {graph.num_nodes} nodes")
@@ -134,9 +129,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         check_split(graph, split)
         partition = partition_graph(config, graph, on_stage)
         graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
-        inputs = NodeInputs(graph, split, partition, config.data_source.dropped)
-        inputs.check(config)
-        return inputs
+        return NodeInputs(graph, split, partition, config.data_source.dropped)
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
         """Load another graph as the data of one client, and check that the trained model can use it."""

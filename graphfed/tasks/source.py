@@ -10,7 +10,12 @@ from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description, describe, read_description
-from graphfed.data.user_files.graph_files import FILES, from_networkx, read_graph_file
+from graphfed.data.user_files.graph_files import (
+    FILES,
+    from_networkx,
+    load_description,
+    read_graph_file,
+)
 from graphfed.data.user_files.other_formats import require_ending
 from graphfed.data.user_files.pyg_files import from_pyg
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
@@ -86,25 +91,26 @@ def data_source(data: object) -> DataSource:
     return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
 
 
-def sensors_of(
-    source: DataSource, data_dir: str | Path | None = None, options: JsonObject | None = None
-) -> Sensors:
-    """Load the sensors of a source of the kind "sensors"; `options` are those of a generated data set.
+def load_data(
+    data: str | Graph | Description | Sensors | SensorDescription,
+    data_dir: str | Path | None = None,
+    options: JsonObject | None = None,
+) -> Graph | Sensors:
+    """Load the value of a source; `options` are those of a generated data set.
 
     Raises InputError if a file cannot be used, or the data does not fit into memory.
     """
-    loaded: object = source.value
     options = options or {}
     try:
-        if isinstance(source.value, str):
-            loaded = load(source.value, data_dir, **options)
-        elif isinstance(source.value, SensorDescription):
-            loaded = load_sensors(source.value)
+        if isinstance(data, str):
+            return load(data, data_dir, **options)
+        if isinstance(data, Description):
+            return load_description(data)
+        return load_sensors(data) if isinstance(data, SensorDescription) else data
     except MemoryError:
+        name = data if isinstance(data, str) else data.name
         given = "".join(f", data.{key}={value}" for key, value in options.items())
-        raise InputError(f"data {source.name!r} does not fit into memory{given}") from None
-    assert isinstance(loaded, Sensors), "callers check the kind before they load the data"
-    return loaded
+        raise InputError(f"data {name!r} does not fit into memory{given}") from None
 
 
 def described(content: Any, folder: Path, origin: str) -> Description | SensorDescription:

@@ -2,7 +2,7 @@
 run, scored, written down, predicted with and reported."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -32,8 +32,10 @@ from graphfed.tasks.evaluation import Scored
 from graphfed.tasks.graphs import node_scores
 from graphfed.tasks.graphs.inputs import GraphInputs, check_features, load_graph, partition_graph
 from graphfed.tasks.graphs.kind import GRAPHS
+from graphfed.tasks.inputs import OnStage
 from graphfed.tasks.registry import TASKS
-from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.source import LoadedData
 
 # ---- the task ----------------------------------------------------------------------------------------------
 
@@ -76,12 +78,7 @@ class NodeRegression(TaskDefinition[Located[Cohort], None]):
     summed = ("training nodes", "validation nodes", "test nodes")
     messages = MappingProxyType({"val_errors": "The summed squared errors of a client."})
 
-    def load(
-        self,
-        config: RunConfig,
-        loaded: dict[Any, Any] | None = None,
-        on_stage: Callable[[str], None] = no_stages,
-    ) -> RegressionInputs:
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> RegressionInputs:
         graph = load_graph(config, loaded)
         check_features(config, graph)
         split = make_split(graph, config.split, config.split_seed)

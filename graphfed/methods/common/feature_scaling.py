@@ -91,6 +91,7 @@ class Columns:
     x: Tensor
     weight: Tensor
     client: Tensor
+    num_clients: int
 
 
 # ---- functions run at the clients --------------------------------------------------------------------------
@@ -112,45 +113,39 @@ def count_magnitudes(cohort: Cohort) -> Sums:
         values = cohort.x[row, column]
     cell = cohort.client[row] * width + column
     found, exponent = _exponents(values)
-    sums = {
-        "count": torch.zeros(k * width, dtype=torch.int64, device=cell.device).index_add_(
-            0, cell, weight[row] * found
-        ),
-        "exponent": torch.zeros(k * width, dtype=torch.int64, device=cell.device).index_add_(
-            0, cell, weight[row] * exponent
-        ),
+    zeros = torch.zeros(k * width, dtype=torch.int64, device=cell.device)
+    return {
+        "count": zeros.index_add(0, cell, weight[row] * found).view(k, width),
+        "exponent": zeros.index_add(0, cell, weight[row] * exponent).view(k, width),
+        "rows": zeros.new_zeros(k).index_add(0, cohort.client, weight)[:, None],
     }
-    rows = torch.zeros(k, dtype=torch.int64, device=cell.device).index_add_(0, cohort.client, weight)
-    return {name: x.view(k, width) for name, x in sums.items()} | {"rows": rows[:, None]}
 
 
 def take_columns(cohort: Cohort, columns: Tensor) -> Columns:
     """Select the columns [D] int64 of the owned nodes."""
     rows = cohort.rows("all")
     weight = OWNER_UNITS // cohort.owners[rows].clamp(min=1)
-    return Columns(_dense_columns(cohort.x, columns)[rows], weight, cohort.client[rows])
+    return Columns(_dense_columns(cohort.x, columns)[rows], weight, cohort.client[rows], cohort.num_clients)
 
 
-def count_positions(columns: Columns, num_clients: int, center: Tensor, scale: Tensor) -> Sums:
+def count_positions(columns: Columns, units: Sums) -> Sums:
     """Add up every client's positions in quarters of the scale, "position" [K, D] int64.
 
     Centre and scale are [G, D], one row for all clients or one for each.
     """
-    distance = _distance(columns.x, _of_row(center, columns.client))
-    position = distance / _of_row(scale, columns.client) * GRID
+    distance = _distance(columns.x, _of_row(units["center"], columns.client))
+    position = distance / _of_row(units["scale"], columns.client) * GRID
+    # Outliers must not move the centre far.
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
-    return {"position": _sum_by_client(position, columns, num_clients)}
+    return {"position": _sum_by_client(position, columns)}
 
 
-def count_distances(columns: Columns, num_clients: int, center: Tensor) -> Sums:
+def count_distances(columns: Columns, units: Sums) -> Sums:
     """Count every client's values other than the centre and add up the exponents of their distances: "count"
     and "exponent" [K, D] int64.
     """
-    found, exponent = _exponents(_distance(columns.x, _of_row(center, columns.client)))
-    return {
-        "count": _sum_by_client(found, columns, num_clients),
-        "exponent": _sum_by_client(exponent, columns, num_clients),
-    }
+    found, exponent = _exponents(_distance(columns.x, _of_row(units["center"], columns.client)))
+    return {"count": _sum_by_client(found, columns), "exponent": _sum_by_client(exponent, columns)}
 
 
 def as_shares(sums: Sums) -> Sums:
@@ -197,18 +192,16 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
 
 def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
     """Scale every client's features by its own data; nothing is sent."""
-    k, dtype = cohort.num_clients, str(torch.get_default_dtype())
     agreement = start_agreement(count_magnitudes(cohort))
     columns = open_columns(agreement)
     if len(columns):
         taken = take_columns(cohort, columns)
         while bool(agreement["open"].any()):
-            units = units_of(agreement, columns, dtype)
-            positions = count_positions(taken, k, units["center"], units["scale"])
+            positions = count_positions(taken, units_of(agreement, columns))
             agreement = move_centers(agreement, positions, columns)
-            center = units_of(agreement, columns, dtype)["center"]
-            agreement = update_scales(agreement, count_distances(taken, k, center), columns)
-    scaling = finish_agreement(agreement, dtype)
+            distances = count_distances(taken, units_of(agreement, columns))
+            agreement = update_scales(agreement, distances, columns)
+    scaling = finish_agreement(agreement)
     return apply_scaling(cohort, scaling), scaling
 
 
@@ -265,16 +258,16 @@ def update_scales(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     return {**agreement, "scale": scale, "open": is_open, "passes": passes}
 
 
-def finish_agreement(agreement: Sums, dtype: str) -> Scaling:
+def finish_agreement(agreement: Sums) -> Scaling:
     """Return the scaling of an agreement, in the run's dtype."""
-    kind = getattr(torch, dtype.removeprefix("torch."))
     center, scale = agreement["center"], agreement["scale"]
     # The exponent rounds distances down, so the scale of features with a centre is doubled.
     centred = center != 0
     scale = torch.where(centred, 2 * scale, scale)
     cells = torch.where(centred, agreement["rows"], agreement["stored"]).sum()
     as_dense = bool(cells * 2 > agreement["rows"].sum() * center.shape[1])
-    return Scaling(_rounded(center, agreement["wide"], kind), scale.to(kind), as_dense)
+    scale = scale.to(torch.get_default_dtype())
+    return Scaling(_rounded(center, agreement["wide"]), scale, as_dense)
 
 
 def to_message(scaling: Scaling) -> Sums:
@@ -308,11 +301,10 @@ def is_open(agreement: Sums) -> dict[str, Any]:
     return {"go_on": bool(agreement["open"].any())}
 
 
-def units_of(agreement: Sums, columns: Tensor, dtype: str) -> Sums:
+def units_of(agreement: Sums, columns: Tensor) -> Sums:
     """Return the centre and scale [1, D] of some columns, in the run's dtype."""
-    kind = getattr(torch, dtype.removeprefix("torch."))
     center, scale = (agreement[name][:, columns] for name in ("center", "scale"))
-    return {"center": _rounded(center, agreement["wide"], kind), "scale": scale.to(kind)}
+    return {"center": _rounded(center, agreement["wide"]), "scale": scale.to(torch.get_default_dtype())}
 
 
 def like_sums(width: int, names: tuple[str, ...]) -> Sums:
@@ -351,7 +343,6 @@ def scale_features(
 
 def _agree(fed: Federation, data: Located, config: object, num_features: int) -> Located:
     """Agree on a scaling; returns `to_message` of it at the clients."""
-    dtype = str(torch.get_default_dtype())
 
     def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
@@ -379,25 +370,18 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
         )
         taken = fed.clients.run(take_columns, data, columns)
         units_form = {"center": TensorForm(of_center, (1, width)), "scale": TensorForm(kind, (1, width))}
+
+        def send_units() -> Located:
+            units = fed.server.run(units_of, agreement, at_server)
+            return fed.broadcast(units, name="feature_units", grad=False, like=units_form)
+
         while decision["go_on"]:
-            units = fed.broadcast(
-                fed.server.run(units_of, agreement, at_server, dtype),
-                name="feature_units",
-                grad=False,
-                like=units_form,
-            )
-            positions = add_up(fed.clients.run(positions_in, taken, data, units), width, *_POSITIONS)
+            positions = add_up(fed.clients.run(count_positions, taken, send_units()), width, *_POSITIONS)
             agreement = fed.server.run(move_centers, agreement, positions, at_server)
-            units = fed.broadcast(
-                fed.server.run(units_of, agreement, at_server, dtype),
-                name="feature_units",
-                grad=False,
-                like=units_form,
-            )
-            distances = add_up(fed.clients.run(distances_in, taken, data, units), width, *_MAGNITUDES)
+            distances = add_up(fed.clients.run(count_distances, taken, send_units()), width, *_MAGNITUDES)
             agreement = fed.server.run(update_scales, agreement, distances, at_server)
             decision = fed.control(is_open, agreement, name="scaled_features", values={"go_on": bool})
-    result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement, dtype))
+    result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement))
     message = {
         "center": TensorForm(of_center, (num_features,)),
         "scale": TensorForm(kind, (num_features,)),
@@ -409,14 +393,6 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
 def plan_columns(agreement: Sums) -> dict[str, Any]:
     count = len(open_columns(agreement))
     return {"columns": count, "go_on": count > 0, "wide": bool(agreement["wide"].any())}
-
-
-def positions_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
-    return count_positions(columns, cohort.num_clients, units["center"], units["scale"])
-
-
-def distances_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
-    return count_distances(columns, cohort.num_clients, units["center"])
 
 
 # ---- arithmetic --------------------------------------------------------------------------------------------
@@ -434,9 +410,9 @@ def _scale(sums: Sums) -> Tensor:
     return torch.exp2(torch.where(count > 0, sums["exponent"].double() / count.clamp(min=1), 0.0))
 
 
-def _rounded(center: Tensor, wide: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round centres [G, D] to a dtype, except those of groups [G, 1] whose centres are float64."""
-    rounded = center.to(dtype)
+def _rounded(center: Tensor, wide: Tensor) -> Tensor:
+    """Round centres [G, D] to the run's dtype, except those of groups [G, 1] whose centres are float64."""
+    rounded = center.to(torch.get_default_dtype())
     return torch.where(wide, center, rounded.double()) if bool(wide.any()) else rounded
 
 
@@ -460,9 +436,9 @@ def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
     return of_group if len(of_group) == 1 else of_group[group]
 
 
-def _sum_by_client(x: Tensor, columns: Columns, num_clients: int) -> Tensor:
+def _sum_by_client(x: Tensor, columns: Columns) -> Tensor:
     """Add up whole numbers [n, D] with their weights for each client, [K, D]."""
-    sums = torch.zeros(num_clients, x.shape[1], dtype=torch.int64, device=x.device)
+    sums = torch.zeros(columns.num_clients, x.shape[1], dtype=torch.int64, device=x.device)
     return sums.index_add_(0, columns.client, x * columns.weight[:, None])
 
 

@@ -1,26 +1,23 @@
 """The inputs of tasks on graphs: a graph, its split and its partition among clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphfed.data.datasets import load
 from graphfed.data.dropped import features_in_one_line
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import EdgeSplit
 from graphfed.data.graphs.overview import client_names, overview
 from graphfed.data.partitions.partition import Partition, from_assignment
 from graphfed.data.partitions.partition import partition as make_partition
-from graphfed.data.user_files.graph_description import Description
-from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
-from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.inputs import Inputs, OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
 
@@ -262,9 +259,7 @@ def check_features(config: RunConfig, graph: Graph) -> None:
         )
 
 
-def partition_graph(
-    config: RunConfig, graph: Graph, on_stage: Callable[[str], None] = no_stages
-) -> Partition:
+def partition_graph(config: RunConfig, graph: Graph, on_stage: OnStage = no_stages) -> Partition:
     """Compute the partition of a run, or read it from its file.
 
     Raises InputError if the graph cannot be partitioned as the run asks, or the file is of another graph.
@@ -292,29 +287,10 @@ def with_client_remarks(graph: Graph, partition: Partition) -> Graph:
     return replace(graph, remarks=(*graph.remarks, remark))
 
 
-def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
-    """Load the graph of a run; `graphs` keeps loaded data for further runs.
-
-    Raises InputError if a file cannot be used, or the graph does not fit into memory.
-    """
-    if isinstance(config.data, Graph):
-        return config.data
-    key = (config.data, config.data_dir, tuple(config.data_options.items()))
-    graphs = {} if graphs is None else graphs
-    if key not in graphs:
-        try:
-            if isinstance(config.data, str):
-                loaded = load(config.data, config.data_dir, **config.data_options)
-                assert isinstance(loaded, Graph), "make_config accepts only data of the task's kind"
-            else:
-                assert isinstance(config.data, Description)
-                loaded = load_description(config.data)
-            graphs[key] = loaded
-        except MemoryError:
-            given = "".join(f", data.{key}={value}" for key, value in config.data_options.items())
-            raise InputError(f"data {config.data_name!r} does not fit into memory{given}") from None
-    graph = graphs[key]
-    assert isinstance(graph, Graph)
+def load_graph(config: RunConfig, loaded: LoadedData | None = None) -> Graph:
+    """Load the graph of a run (see `load_once`)."""
+    graph = load_once(config, {} if loaded is None else loaded)
+    assert isinstance(graph, Graph), "make_config accepts only data of the task's kind"
     return graph
 
 

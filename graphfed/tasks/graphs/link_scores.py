@@ -63,10 +63,16 @@ CURVE = 200
 # ---- functions run at the clients --------------------------------------------------------------------------
 
 
+def pairs_of(cohort: Cohort, target: str) -> tuple[Tensor, Tensor]:
+    """Return the client that scores each of a target's pairs, [n], and whether the pair is an edge, [n]."""
+    assert cohort.links is not None
+    pairs = cohort.pairs(target)
+    return cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
+
+
 def pair_rows(cohort: Cohort, target: str) -> RowIds:
     """Number each client's pairs from 0. These ids of rows do not depend on the nodes."""
-    assert cohort.links is not None
-    client = cohort.client[cohort.links.row[cohort.pairs(target)]]
+    client, _ = pairs_of(cohort, target)
     count = torch.bincount(client, minlength=cohort.num_clients)
     return RowIds(torch.arange(len(client), device=client.device) - (count.cumsum(0) - count)[client], client)
 
@@ -74,33 +80,31 @@ def pair_rows(cohort: Cohort, target: str) -> RowIds:
 def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
     """Return whether each client has training edges, validation pairs and test pairs, bool [K_h, 3]."""
     clients = [cohort.client[cohort.degree(with_cross=True) > 0]]
-    clients += [pair_rows(cohort, target).client for target in ("val", "test")]
+    clients += [pairs_of(cohort, target)[0] for target in ("val", "test")]
     return torch.stack([torch.bincount(client, minlength=cohort.num_clients) > 0 for client in clients], 1)
 
 
 def coded_pairs(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
     """Encode the message for each pair, uint8 [n, 5]: four bytes of the score's code and the label."""
-    assert cohort.links is not None
-    code = (
-        torch.where(scores.float().isfinite(), ranking.codes(scores), NOT_FINITE)
-        .view(-1, 1)
-        .view(torch.uint8)
-    )
-    return torch.cat([code, cohort.links.label[cohort.pairs(target), None].to(torch.uint8)], 1)
+    _, label = pairs_of(cohort, target)
+    code = torch.where(scores.float().isfinite(), ranking.codes(scores), NOT_FINITE)
+    return torch.cat([code.view(-1, 1).view(torch.uint8), label[:, None].to(torch.uint8)], 1)
+
+
+def pair_losses(label: Tensor, scores: Tensor) -> Tensor:
+    """Compute -log sigma(s) of edges and -log sigma(-s) of negative pairs, float64 [n]."""
+    # softplus is finite where the logarithm of a rounded probability would be infinite.
+    return softplus(torch.where(label, -1.0, 1.0).double() * scores.double())
 
 
 def summed_loss(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
-    """Sum -log sigma(s) over the cohort's edges and -log sigma(-s) over its negative pairs, float64."""
-    assert cohort.links is not None
-    sign = torch.where(cohort.links.label[cohort.pairs(target)], -1.0, 1.0)
-    return softplus(sign.double() * scores.double()).sum()
+    return pair_losses(pairs_of(cohort, target)[1], scores).sum()
 
 
 def every_count(cohort: Cohort, scores: Tensor, target: str, edges: Tensor) -> Tensor:
     """Count each client's pairs with a finite score in each bin, [K, 1, 2, B]: negative pairs, then edges."""
-    assert cohort.links is not None
-    pairs, finite = cohort.pairs(target), scores.float().isfinite()
-    client, label = cohort.client[cohort.links.row[pairs]][finite], cohort.links.label[pairs][finite]
+    finite = scores.float().isfinite()
+    client, label = (x[finite] for x in pairs_of(cohort, target))
     code, one = ranking.codes(scores[finite])[None], torch.ones_like(client)
     edges = edges.to(code.device)
     return ranking.count(code, label[None], one, client, cohort.num_clients, edges).double()
@@ -110,11 +114,10 @@ def every_score(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor
     """Count each client's pairs in the first bins, [K, 1, 2, B], and those without a finite score, [K, 2],
     and sum the loss of the others, [K].
     """
-    assert cohort.links is not None
-    pairs, finite = cohort.pairs(target), scores.float().isfinite()
-    client, label = cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
-    sign = torch.where(label, -1.0, 1.0).double()
-    losses = softplus(sign * scores.double()).where(finite, 0.0)
+    client, label = pairs_of(cohort, target)
+    finite = scores.float().isfinite()
+    # A hidden sum accepts finite numbers only; `lost` says what is left out.
+    losses = pair_losses(label, scores).where(finite, 0.0)
     lost = torch.bincount((client * 2 + label)[~finite], minlength=2 * cohort.num_clients)
     return {
         "counts": every_count(cohort, scores, target, first_edges()),

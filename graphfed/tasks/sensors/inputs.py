@@ -27,7 +27,6 @@ from graphfed.methods.parts import keeps_client_state
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
-from graphfed.tasks.source import LoadedData, sensors_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,17 +169,6 @@ class SensorInputs(Inputs):
                 f"all sensors of {self.name!r} are absent, so nothing can be forecast; name fewer sensors"
             )
         return present
-
-
-def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors:
-    """Load the sensors of a run; `loaded` keeps loaded data for further runs (see `sensors_of`)."""
-    key = (config.data, config.data_dir, tuple(config.data_options.items()))
-    loaded = {} if loaded is None else loaded
-    if key not in loaded:
-        loaded[key] = sensors_of(config.data_source, config.data_dir, config.data_options)
-    sensors = loaded[key]
-    assert isinstance(sensors, Sensors)
-    return sensors
 
 
 def forecast_table(
