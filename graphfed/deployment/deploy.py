@@ -301,9 +301,7 @@ def _write(
     joined = files.read_json(served / "manifest.json", SiteManifest)["joined"]
     manifest = read_manifest(folder)
     try:
-        manifest["data"] |= first_task(method).data.participants.facts(
-            joined[startup_kit.project.sites[0].name]["schema"]
-        )
+        manifest["data"] |= first_task(method).data.facts(joined[startup_kit.project.sites[0].name]["schema"])
         # Each site keys the digest of its data with a secret of its own.
         digest = _digest({name: site["data"] for name, site in joined.items()})
     except (KeyError, TypeError, ValueError) as error:

@@ -61,9 +61,9 @@ from graphfed.runs.settings import breaks_rule
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import StopRequest
 from graphfed.runtime.nvflare.requests import differences
-from graphfed.tasks.base import OwnData
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.inputs import WorkerPart
+from graphfed.tasks.kind import OwnData
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import say
@@ -86,7 +86,7 @@ MESSAGES = {
     "round from which the run continues.",
 }
 
-#: Returns what all participants agree on, from the schema of each site's data (`ParticipantFiles.agree`).
+#: Returns what all participants agree on, from the schema of each site's data (`DataKind.agree`).
 Agree: TypeAlias = Callable[[Mapping[str, JsonObject], Any], JsonObject]
 #: The largest difference in seconds between the clocks of a site and of the server.
 MAX_CLOCK_DIFFERENCE = 60.0
@@ -170,7 +170,7 @@ def predict_place(
         with fed.phase("predict"):
             state = with_weights(fed, fresh, arrays, part.method)
             logits = part.method.predict(fed, state, part.config, "all")
-            evaluation = get_task(part.task.name).evaluation
+            evaluation = get_task(part.task.name)
             predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
         stamp = arguments["stamp"]
         if part.site is not None:
@@ -197,12 +197,12 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
     check_arguments(arguments, fed.num_clients)
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     method, config = _accepted(arguments, place)
-    kind, site, of_server = first_task(method).data.participants, None, None
+    kind, site, of_server = first_task(method).data, None, None
     if fed.here:
         file = _own_file(place)
         with _kept_private(place):
             site = kind.read(arguments, file, place.name)
-    elif kind.read_server is not None:
+    elif kind.server_has_data:
         file = _own_file(place)
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
@@ -215,7 +215,7 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         task = kind.task(agreed)
         # Nothing of the model is allocated before this.
         check_memory(place, method, config, task, 0 if site is None else kind.rows(site, config))
-        if of_server is not None and kind.server_part is not None:
+        if of_server is not None:
             of_server = kind.server_part(of_server, agreed)
         # A prediction leaves the manifest of the training as it is.
         if not (folder / "result.json").exists():
@@ -402,7 +402,7 @@ def versions(method: str) -> dict[str, str]:
 
 
 def _report(own_data: OwnData, method: Method, config: Any, place: "Place", rounds: list[int]) -> JsonObject:
-    kind = first_task(method).data.participants
+    kind = first_task(method).data
     return {
         "versions": versions(method.name),
         "python": platform.python_version(),
@@ -589,5 +589,5 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
 
 
 def _tables(part: _Part, predicted: Sequence[Predicted]) -> "list[pa.Table]":
-    table = first_task(part.method).data.participants.table
+    table = first_task(part.method).data.table
     return [table(part.site, part.part, each) for each in predicted]

@@ -69,7 +69,7 @@ def train_run(
         for path, part in zip(data.values(), parts, strict=True):
             inputs.save_for_client(part, path)
         kind = get_task(config.task).data
-        if kind.save_server is not None:
+        if kind.server_has_data:
             data["server"] = private / "server.safetensors"
             kind.save_server(inputs.part_of_server(config), data["server"])
         stop_request = stack.enter_context(listening())

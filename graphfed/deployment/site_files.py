@@ -84,7 +84,7 @@ def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
     """Read the file of a participant, and summarise it for its operator; InputError if it cannot be used."""
     # The first kind, graphs, accepts every file that no other kind recognises.
     for kind in reversed(data_kinds()):
-        summary = kind.participants.summarise(path, roster, name)
+        summary = kind.summarise(path, roster, name)
         if summary is not None:
             return summary
     raise AssertionError("the reader of graphs accepts every file")

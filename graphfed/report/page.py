@@ -178,7 +178,7 @@ def _figures(subject: Subject) -> Figures:
     task = task_or_default(result.task)
     if task.error:
         return forecasts.errors_of(subject)
-    if task.headline is None:
+    if not task.chooses_headline:
         return Percentages(task.metric, task.metric_name)
     first = tuple(headline(result.task, result.details, result.test))
     return Percentages(first[0], name_of(first[0]), first, NAMES)

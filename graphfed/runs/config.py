@@ -319,8 +319,7 @@ def _training(
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
     definition = get_task(task)
-    if definition.check_settings is not None:
-        definition.check_settings(own)
+    definition.check_settings(own)
     try:
         return method.configure({**own, "seed": seed}, definition.settings_of(method, preset)), rest
     except ValidationError as error:
