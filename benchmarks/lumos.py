@@ -33,6 +33,7 @@ from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.lumos import method as lumos
+from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.method import METHOD
 from graphfed.runtime.local import stacked
@@ -101,7 +102,7 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
     config = config_of(**settings)
     (fed, located, task), partition_seconds = timed(lambda: clients_of(graph))
     rows = fed.clients.run(lumos.neighbour_rows, located)
-    balanced, balance = timed(lambda: lumos.balance(fed, rows, config.balancing, config.run.seed))
+    balanced, balancing_seconds = timed(lambda: balance(fed, rows, config.balancing, config.run.seed))
     assignment = fed.clients.run(lumos.to_values, balanced.assignment)
     (features, sent), encode = timed(
         lambda: lumos.send_features(fed, located, rows, assignment, task, config)
@@ -120,7 +121,7 @@ def measure(data: str, nodes: int | None, settings: dict[str, Any], folder: str 
         state, spent = timed(lambda state=state, number=number: METHOD.round(fed, state, config, number))
         seconds.append(spent)
     _, predict = timed(lambda: METHOD.predict(fed, state, config, "val"))
-    setup = {"balance": balance, "encode": encode, "decode and prepare": prepare}
+    setup = {"balance": balancing_seconds, "encode": encode, "decode and prepare": prepare}
     return {
         "data": data,
         "devices": graph.num_nodes,

@@ -96,15 +96,12 @@ PACKAGES: dict[str, Package] = {
         (
             "methods/lumos/method.py",
             "methods/lumos/client_trees.py",
-            "methods/lumos/links.py",
             "methods/lumos/feature_encoding.py",
             "methods/lumos/tree.py",
             "methods/lumos/balancing.py",
-            "methods/lumos/workload.py",
             "methods/lumos/mcmc.py",
-            "methods/lumos/candidates.py",
             "methods/lumos/assignment.py",
-            "methods/lumos/symmetric.py",
+            "methods/lumos/naive_fedgnn.py",
         ),
         (
             "tests/papers/test_lumos.py",

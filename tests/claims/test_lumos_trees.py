@@ -16,7 +16,7 @@ from graphfed.federation.secure.pairs import PairRows
 from graphfed.methods.lumos.assignment import optimum
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.lumos.config import Balancing
-from graphfed.methods.lumos.workload import Assignment, Balance
+from graphfed.methods.lumos.mcmc import Assignment, Balance
 from graphfed.runtime.local import stacked
 
 pytestmark = pytest.mark.slow

@@ -35,6 +35,7 @@ from graphfed.data.graphs.social import make_social
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
 from graphfed.methods.base import Task
+from graphfed.methods.lumos import client_trees
 from graphfed.methods.lumos import method as lumos
 from graphfed.methods.lumos.client_trees import pool_matrix
 from graphfed.methods.parts import Network
@@ -190,10 +191,10 @@ def test_a_client_with_all_others_as_neighbours_draws_no_negatives() -> None:
     forest = SimpleNamespace(num_pairs=3, ids=(None, torch.tensor([71, 72, 73])))
     trees: Any = SimpleNamespace(forest=forest, leaf_owners=torch.tensor([0, 0, 1]))
     # Client 0 has the neighbours 1, 2 and 3 of four; client 1 has all but client 3.
-    exclusions = lumos.make_exclusions(
+    exclusions = client_trees.make_exclusions(
         lumos.PairRows(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 2, 3, 0, 2])), torch.arange(4), 4
     )
-    drawn = lumos.draw_negatives(trees, exclusions, torch.arange(4), 4, 1)
+    drawn = client_trees.draw_negatives(trees, exclusions, torch.arange(4), 4, 1)
     assert drawn.client.tolist() == [1] * 4
     assert drawn.ids.tolist() == [3] * 4
 
@@ -362,7 +363,7 @@ def test_the_memory_of_gradients_is_counted_by_hand() -> None:
 def test_a_graph_with_edge_weights_is_refused_by_its_name() -> None:
     graph = replace(weighted(make_world()).graph, name="rivers")
     with pytest.raises(InputError, match="'rivers': lumos trains on trees, whose edges have no weights"):
-        lumos.check_graph(graph, lumos.METHOD.configure({}))
+        client_trees.check_graph(graph, lumos.METHOD.configure({}))
 
 
 def test_a_feature_outside_its_bounds_is_refused() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.errors import InputError
-from graphfed.methods.lumos import candidates
+from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import (
     by_greedy,
     by_local_rule,
@@ -295,9 +295,9 @@ def test_more_candidates_than_can_compare_with_each_other_are_refused(
 ) -> None:
     """Six pairs of nodes: both clients of a pair have its edge, so all twelve are candidates."""
     edges = np.arange(12).reshape(6, 2).T
-    monkeypatch.setattr(candidates, "MAX_PAIRS", 12 * 12)
+    monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12)
     assert run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1).counts
-    monkeypatch.setattr(candidates, "MAX_PAIRS", 12 * 12 - 1)
+    monkeypatch.setattr(mcmc, "MAX_PAIRS", 12 * 12 - 1)
     with pytest.raises(InputError, match=r"lets 12 clients compare with each other, in 144 pairs.*=local"):
         run_here(edges, [tuple(range(12))], balancer="mcmc", mcmc_steps=1)
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphfed.methods.lumos import bit_matrix
-from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos import client_trees
+from graphfed.methods.lumos.client_trees import BitMatrix
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 50), st.integers(0, 2**31))
@@ -20,7 +20,7 @@ def test_products_and_gradients_are_those_of_the_dense_matrix(
     dense = torch.where(there, torch.where(bits, values[:, :1], values[:, 1:]), 0.0)
     columns = there.nonzero()[:, 1].int()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bit_matrix, "BLOCK", block)
+        patch.setattr(client_trees, "BLOCK", block)
         matrix = BitMatrix.of(columns, bits[there], there.sum(1), values, width)
         assert len(matrix.blocks) == -(-rows // block)
         assert matrix.shape == (rows, width)

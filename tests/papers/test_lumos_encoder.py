@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.methods.lumos import feature_encoding
-from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
     EncodedFeatures,

@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphfed.methods.lumos import symmetric
-from graphfed.methods.lumos.symmetric import make_symmetric_graph
+from graphfed.methods.lumos import naive_fedgnn
+from graphfed.methods.lumos.naive_fedgnn import NETWORKS, make_symmetric_graph
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import View, make_batch
 from graphfed.nn.layers import Dropout
-
-NETWORKS = {"gcn": symmetric.gcn, "gat": symmetric.gat}
 
 
 def graph_of(n: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +32,7 @@ def test_outputs_and_gradients_are_those_of_the_general_network(
     name: str, output_heads: int, layers: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_default_dtype(torch.float64)
-    monkeypatch.setattr(symmetric, "PIECE", piece)
+    monkeypatch.setattr(naive_fedgnn, "PIECE", piece)
     n, features = 20, 6
     heads = [3] * (layers - 1) + [output_heads]
     u, v = graph_of(n, layers)
@@ -77,7 +75,7 @@ def test_attention_with_scores_in_the_thousands_is_finite_and_that_of_the_genera
     view = View(x, ids, torch.zeros(n, dtype=torch.int64), 1, torch.zeros(n), degree, (edges,))
     batch = make_batch(view, torch.arange(n), 1, BACKBONES["gat"].blocks(ids, degree, [1]))
     expected = BACKBONES["gat"].forward(weights, batch, None)  # type: ignore[arg-type]
-    found = symmetric.gat(weights, make_symmetric_graph(u, v, ids, x.dtype), x, None)
+    found = naive_fedgnn.gat(weights, make_symmetric_graph(u, v, ids, x.dtype), x, None)
     assert bool(found.isfinite().all())
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
 
@@ -86,8 +84,8 @@ def test_dropout_acts_on_every_layers_input_of_the_symmetric_gat() -> None:
     u, v = graph_of(20, 0)
     graph = make_symmetric_graph(u, v, torch.arange(20), torch.float32)
     x, weights = torch.ones(20, 6), BACKBONES["gat"].init(3, [6, 4, 3], [2, 1])
-    whole = symmetric.gat(weights, graph, x, None)
-    assert not torch.allclose(symmetric.gat(weights, graph, x, Dropout(0.5, 1)), whole)
+    whole = naive_fedgnn.gat(weights, graph, x, None)
+    assert not torch.allclose(naive_fedgnn.gat(weights, graph, x, Dropout(0.5, 1)), whole)
 
 
 def test_the_pattern_is_symmetric_sorted_and_has_a_full_diagonal() -> None:
@@ -109,7 +107,7 @@ def test_pieces_are_all_rows_in_order_and_each_is_as_long_as_it_may_be(
     piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most PIECE entries or one row, and with the row after it more than that."""
-    monkeypatch.setattr(symmetric, "PIECE", piece)
+    monkeypatch.setattr(naive_fedgnn, "PIECE", piece)
     graph = make_symmetric_graph(*graph_of(30, 4), torch.arange(30), torch.float32)
     found = [(rows, indptr, indices) for rows, indptr, indices in graph.pieces()]
     assert torch.equal(torch.cat([indices for _, _, indices in found]), graph.indices)
@@ -144,4 +142,7 @@ def test_a_graph_without_nodes_has_no_rows() -> None:
     graph = make_symmetric_graph(none, none, none.long(), torch.float32)
     assert graph.degree.shape == graph.indices.shape == (0,)
     assert list(graph.pieces()) == []
-    assert symmetric.gcn(BACKBONES["gcn"].init(3, [6, 3], [1]), graph, torch.ones(0, 6), None).shape == (0, 3)
+    assert naive_fedgnn.gcn(BACKBONES["gcn"].init(3, [6, 3], [1]), graph, torch.ones(0, 6), None).shape == (
+        0,
+        3,
+    )

@@ -50,41 +50,68 @@ from graphfed.federation.secure.pairs import Pairs, open_pairs
 from graphfed.methods.lumos import mcmc
 from graphfed.methods.lumos.assignment import optimum, pair_draws
 from graphfed.methods.lumos.config import Balancing
-from graphfed.methods.lumos.workload import (
-    Assignment,
-    Balance,
-    Neighbours,
-    all_rows,
-    greedy_assignment,
-    history_row,
-    log_degrees,
-    make_assignment,
-    make_neighbours,
-    rows_changed,
-    union,
-)
+from graphfed.methods.lumos.mcmc import Assignment, Balance, Neighbours, history_row
 from graphfed.random import fold
 
-# ---- at the clients ----------------------------------------------------------------------------------------
+
+def balance(fed: Federation, rows: Located, balancing: Balancing, seed: int) -> Balance:
+    """Agree which client trains on which edge, or which two do. rows: `PairRows` at the clients: the
+    neighbours of each client.
+
+    Raises:
+        InputError: A client has 2^degree_bits neighbours or more, or acceptance=hidden is set with more bits
+            than its protocol takes.
+    """
+    bits = balancing.degree_bits
+    if (balancing.balancer, balancing.acceptance) == ("mcmc", "hidden") and bits > MAX_BITS:
+        raise InputError(
+            f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={bits}; "
+            f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
+        )
+    neighbours = fed.clients.run(mcmc.make_neighbours, rows, fed.client_ids(), fed.num_clients)
+    balanced = run_balancer(fed, rows, neighbours, balancing, seed)
+    if not balancing.fill_trees:
+        return balanced
+    return replace(balanced, assignment=fill_trees(fed, rows, neighbours, balanced.assignment, bits, seed))
+
+
+def run_balancer(
+    fed: Federation, rows: Located, neighbours: Located, balancing: Balancing, seed: int
+) -> Balance:
+    """Assign every edge by the balancer of the settings."""
+    if balancing.balancer == "none":
+        return Balance(fed.clients.run(assign_to_both, neighbours), 0, 0, fed.server.run(constant, 0))
+    if balancing.balancer == "oracle":
+        assignment = ask_oracle(fed, neighbours)
+        return Balance(assignment, 0, 0, fed.server.run(constant, 0))
+    pairs = open_pairs(fed, rows, name="balance")
+    order = mcmc.compare_degrees(fed, neighbours, pairs, balancing)
+    if balancing.balancer == "greedy":
+        assignment = fed.clients.run(assign_greedily, neighbours, order)
+        return Balance(assignment, 0, 1, fed.server.run(constant, 0))
+    if balancing.balancer == "mcmc":
+        return mcmc.search(fed, neighbours, pairs, order, balancing, seed)
+    return run_local_rule(fed, neighbours, pairs, order, balancing, seed)
 
 
 def assign_to_both(neighbours: Neighbours) -> Assignment:
     """Put every edge into both trees, without any comparison (balancer=none)."""
-    both = torch.ones(len(neighbours.other), dtype=torch.bool, device=neighbours.other.device)
-    zeros = torch.zeros_like(neighbours.ids)
-    return make_assignment(neighbours, both, both, zeros, history_row(neighbours.degree, zeros))
+    both = torch.ones_like(neighbours.other, dtype=torch.bool)
+    return finished_at_once(neighbours, both, both, torch.zeros_like(neighbours.ids))
 
 
 def assign_greedily(neighbours: Neighbours, order: Tensor) -> Assignment:
     """Assign every edge by Alg. 1, from the outcomes `order` [C] of comparing rounded log-degrees."""
-    local, remote = greedy_assignment(neighbours, order)
+    return finished_at_once(neighbours, *mcmc.greedy_assignment(order), neighbours.degree)
+
+
+def finished_at_once(neighbours: Neighbours, local: Tensor, remote: Tensor, outcomes: Tensor) -> Assignment:
+    """Build an assignment that has no rounds."""
     workload = neighbours.count(local.nonzero()[:, 0])
-    return make_assignment(
-        neighbours, local, remote, neighbours.degree, history_row(workload, neighbours.degree)
-    )
+    return Assignment(local, remote, outcomes, history_row(workload, outcomes)[None])
 
 
-# ---- the local rule, at the clients ------------------------------------------------------------------------
+# ---- the local rule ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +133,35 @@ class RuleState:
     changed: Tensor
 
 
+def run_local_rule(
+    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, balancing: Balancing, seed: int
+) -> Balance:
+    """Run the local rule: up to `balance_rounds` rounds until no client can offer an edge, then
+    `shuffle_rounds` more.
+    """
+    state = fed.clients.run(assign_initially, neighbours, order, seed)
+    history = [fed.clients.run(rule_history, state)]
+    calls = 1
+    for round_number in range(1, balancing.balance_rounds + 1):
+        fed.begin(f"balancing the trees: round {round_number}, at most {balancing.balance_rounds}")
+        state = compare_workloads(
+            fed, neighbours, pairs, state, balancing, margin=1, all_pairs=round_number == 1
+        )
+        calls += 1
+        if not any_client(fed, fed.clients.run(can_offer, neighbours, state), "balance/can_give"):
+            break
+        state = exchange_offers(fed, neighbours, pairs, state, seed, round_number)
+        history.append(fed.clients.run(rule_history, state))
+    for more in range(balancing.shuffle_rounds):
+        fed.begin(f"balancing the trees: shuffling round {more + 1} of {balancing.shuffle_rounds}")
+        state = compare_workloads(fed, neighbours, pairs, state, balancing, margin=0, all_pairs=more == 0)
+        calls += 1
+        state = exchange_offers(fed, neighbours, pairs, state, seed, len(history))
+        history.append(fed.clients.run(rule_history, state))
+    assignment = fed.clients.run(finish_local_rule, state, *history)
+    return Balance(assignment, len(history) - 1, calls, fed.server.run(constant, 0))
+
+
 def assign_initially(neighbours: Neighbours, order: Tensor, seed: int) -> RuleState:
     """Assign each edge to the client with the smaller round(ln deg); if they are equal, a draw of the pair
     decides.
@@ -117,6 +173,41 @@ def assign_initially(neighbours: Neighbours, order: Tensor, seed: int) -> RuleSt
     workload = neighbours.count(local.nonzero()[:, 0])
     changed = torch.ones_like(workload, dtype=torch.bool)
     return RuleState(local, torch.zeros_like(local), workload, neighbours.degree, changed)
+
+
+def compare_workloads(
+    fed: Federation,
+    neighbours: Located,
+    pairs: Pairs,
+    state: Located,
+    balancing: Balancing,
+    *,
+    margin: int,
+    all_pairs: bool,
+) -> Located:
+    """Compare the workloads of pairs in which one has changed, or of all pairs: the edge may be passed from u
+    to v if wl(u) > wl(v) + margin.
+    """
+    if all_pairs or balancing.compare_again == "all":
+        which = fed.clients.run(mcmc.all_rows, neighbours)
+    else:
+        local_rows = fed.clients.run(
+            mcmc.rows_changed, neighbours, fed.clients.run(getattr, state, "changed")
+        )
+        remote_rows = notify(fed, pairs, local_rows, name="balance/changed")
+        which = fed.clients.run(mcmc.union, local_rows, remote_rows)
+    numbers, asks = fed.clients.run(comparison_operands, neighbours, state, which, margin, outputs=2)
+    outcome = compare_pairs(
+        fed,
+        pairs,
+        numbers,
+        which,
+        asker=asks,
+        bits=balancing.degree_bits,
+        reveal="greater",
+        name="balance/workloads",
+    )
+    return fed.clients.run(record_outcomes, neighbours, state, which, outcome)
 
 
 def comparison_operands(
@@ -136,15 +227,39 @@ def record_outcomes(neighbours: Neighbours, state: RuleState, which: Tensor, out
     """
     movable = state.movable.clone()
     movable[which] = outcome > 0
-    unchanged = torch.zeros_like(state.changed)
-    return RuleState(
-        state.local, movable, state.workload, state.outcomes + neighbours.count(which), unchanged
-    )
+    outcomes = state.outcomes + neighbours.count(which)
+    return replace(state, movable=movable, outcomes=outcomes, changed=torch.zeros_like(state.changed))
 
 
 def can_offer(neighbours: Neighbours, state: RuleState) -> Tensor:
     """Return for each client whether it has an edge that it may pass on, [K] uint8."""
     return (neighbours.count((state.movable & state.local).nonzero()[:, 0]) > 0).byte()
+
+
+def any_client(fed: Federation, answers: Located, name: str) -> bool:
+    """Send every client's answer [K] to the server, and return whether any is yes."""
+    gathered = fed.gather(answers, name=name, grad=False)
+    return bool(fed.control(read_answers, gathered, values={"any": bool})["any"])
+
+
+def read_answers(answers: Tensor) -> dict[str, Any]:
+    """Decide at the server whether any client has answered yes."""
+    return {"any": bool(answers.any())}
+
+
+def exchange_offers(
+    fed: Federation, neighbours: Located, pairs: Pairs, state: Located, seed: int, round_number: int
+) -> Located:
+    """Run the second half of a round: clients offer edges, accept offers, and move the accepted edges."""
+    chosen, messages, local_rows, remote_rows = fed.clients.run(
+        draw_offers, neighbours, state, seed, round_number, outputs=4
+    )
+    offers = send(fed, pairs, messages, local_rows, remote_rows, name="balance/offers")
+    taken, messages, offered = fed.clients.run(
+        accept_offers, neighbours, offers, remote_rows, seed, round_number, outputs=3
+    )
+    answers = send(fed, pairs, messages, offered, chosen, name="balance/answers")
+    return fed.clients.run(move_edges, neighbours, state, chosen, answers, taken)
 
 
 def draw_offers(
@@ -159,9 +274,8 @@ def draw_offers(
     """
     local_rows = (state.movable & state.local).nonzero()[:, 0]
     remote_rows = (state.movable & ~state.local).nonzero()[:, 0]
-    chosen = neighbours.best_of_each(
-        local_rows, neighbours.draws(fold(seed, "balance", "offer", round_number), local_rows)
-    )
+    draws = neighbours.draws(fold(seed, "balance", "offer", round_number), local_rows)
+    chosen = neighbours.best_of_each(local_rows, draws)
     return chosen, torch.isin(local_rows, chosen).byte(), local_rows, remote_rows
 
 
@@ -175,9 +289,8 @@ def accept_offers(
         of these answers.
     """
     offered = remote_rows[offers > 0]
-    taken = neighbours.best_of_each(
-        offered, neighbours.draws(fold(seed, "balance", "take", round_number), offered)
-    )
+    draws = neighbours.draws(fold(seed, "balance", "take", round_number), offered)
+    taken = neighbours.best_of_each(offered, draws)
     return taken, torch.isin(offered, taken).byte(), offered
 
 
@@ -195,17 +308,32 @@ def move_edges(
     return RuleState(local, movable, workload, state.outcomes, workload != state.workload)
 
 
-def history_of(state: RuleState) -> Tensor:
+def rule_history(state: RuleState) -> Tensor:
     """Return the history row of the current state."""
     return history_row(state.workload, state.outcomes)
 
 
-def finish_local_rule(neighbours: Neighbours, state: RuleState, *history: Tensor) -> Assignment:
+def finish_local_rule(state: RuleState, *history: Tensor) -> Assignment:
     """Build the assignment of the last state: every edge is in exactly one tree."""
-    return make_assignment(neighbours, state.local, ~state.local, state.outcomes, *history)
+    return Assignment(state.local, ~state.local, state.outcomes, torch.stack(history))
 
 
-# ---- filling trees, at the clients -------------------------------------------------------------------------
+# ---- filling trees -----------------------------------------------------------------------------------------
+
+
+def fill_trees(
+    fed: Federation, rows: Located, neighbours: Located, assignment: Located, degree_bits: int, seed: int
+) -> Located:
+    """Let every client take further edges into its tree, up to the largest workload of the assignment."""
+    largest = 0
+    # A binary search, from the highest bit: every question costs one byte of each client.
+    for bit in reversed(range(degree_bits)):
+        answers = fed.clients.run(has_workload, neighbours, assignment, largest + 2**bit)
+        if any_client(fed, answers, "balance/has_workload"):
+            largest += 2**bit
+    added = fed.clients.run(draw_additions, neighbours, assignment, largest, seed)
+    arrived = notify(fed, open_pairs(fed, rows, name="balance"), added, name="balance/additions")
+    return fed.clients.run(add_edges, assignment, added, arrived)
 
 
 def has_workload(neighbours: Neighbours, assignment: Assignment, least: int) -> Tensor:
@@ -237,17 +365,27 @@ def add_edges(assignment: Assignment, added: Tensor, arrived: Tensor) -> Assignm
 # ---- the oracle --------------------------------------------------------------------------------------------
 
 
+def ask_oracle(fed: Federation, neighbours: Located) -> Located:
+    """Let the server, which learns the whole graph, assign the edges."""
+    route = fed.route(fed.clients.run(neighbour_ids, neighbours), name="balance/neighbours")
+    answers = fed.scatter(
+        fed.server.run(solve_exactly, fed.table(route)),
+        route,
+        name="balance/assignments",
+        grad=False,
+        like=TensorForm(torch.uint8),
+    )
+    return fed.clients.run(adopt_assignment, neighbours, answers)
+
+
 def neighbour_ids(neighbours: Neighbours) -> RowIds:
-    """Return every client's neighbours, for the server (balancer=oracle)."""
+    """Return every client's neighbours, for the server."""
     return RowIds(neighbours.other, neighbours.client)
 
 
 def solve_exactly(table: RouteTable) -> Tensor:
-    """Solve problem (10) at the server.
-
-    Returns:
-        For every row (u, v) that has arrived 1 where the edge is assigned to u and 0 where it is assigned to
-        v, [M] uint8.
+    """Solve problem (10) at the server: for every row (u, v) that has arrived 1 where the edge is assigned to
+    u and 0 where it is assigned to v, [M] uint8.
     """
     client_id, other = table.client, table.ids[table.index]
     low, high = torch.minimum(client_id, other), torch.maximum(client_id, other)
@@ -260,187 +398,8 @@ def solve_exactly(table: RouteTable) -> Tensor:
 
 def adopt_assignment(neighbours: Neighbours, answers: Tensor) -> Assignment:
     """Build the assignment from the server's answers [C]."""
-    local, zeros = answers > 0, torch.zeros_like(neighbours.ids)
-    workload = neighbours.count(local.nonzero()[:, 0])
-    return make_assignment(neighbours, local, ~local, zeros, history_row(workload, zeros))
-
-
-# ---- the programs ------------------------------------------------------------------------------------------
-
-
-def balance(fed: Federation, rows: Located, balancing: Balancing, seed: int) -> Balance:
-    """Agree which client trains on which edge, or which two do.
-
-    Args:
-        rows: `PairRows` at the clients: the neighbours of each client.
-
-    Returns:
-        The assignment at the clients, and what it took.
-
-    Raises:
-        InputError: A client has 2^degree_bits neighbours or more, or acceptance=hidden is set with more bits
-            than its protocol takes.
-    """
-    bits = balancing.degree_bits
-    if (balancing.balancer, balancing.acceptance) == ("mcmc", "hidden") and bits > MAX_BITS:
-        raise InputError(
-            f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={bits}; "
-            f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
-        )
-    neighbours = fed.clients.run(make_neighbours, rows, fed.client_ids(), fed.num_clients)
-    balanced = run_balancer(fed, rows, neighbours, balancing, seed)
-    if not balancing.fill_trees:
-        return balanced
-    return replace(balanced, assignment=fill_trees(fed, rows, neighbours, balanced.assignment, bits, seed))
-
-
-def run_balancer(
-    fed: Federation, rows: Located, neighbours: Located, balancing: Balancing, seed: int
-) -> Balance:
-    """Assign every edge by the balancer of the settings."""
-    if balancing.balancer == "none":
-        return Balance(fed.clients.run(assign_to_both, neighbours), 0, 0, fed.server.run(constant, 0))
-    if balancing.balancer == "oracle":
-        route = fed.route(fed.clients.run(neighbour_ids, neighbours), name="balance/neighbours")
-        answers = fed.scatter(
-            fed.server.run(solve_exactly, fed.table(route)),
-            route,
-            name="balance/assignments",
-            grad=False,
-            like=TensorForm(torch.uint8),
-        )
-        return Balance(
-            fed.clients.run(adopt_assignment, neighbours, answers), 0, 0, fed.server.run(constant, 0)
-        )
-    # Alg. 1, l. 3-4
-    level = fed.clients.run(log_degrees, neighbours, balancing.degree_bits)
-    pairs = open_pairs(fed, rows, name="balance")
-    order = compare_pairs(
-        fed,
-        pairs,
-        level,
-        fed.clients.run(all_rows, neighbours),
-        bits=balancing.level_bits,
-        reveal="order",
-        name="balance/degrees",
-    )
-    if balancing.balancer == "greedy":
-        assignment = fed.clients.run(assign_greedily, neighbours, order)
-        return Balance(assignment, 0, 1, fed.server.run(constant, 0))
-    if balancing.balancer == "mcmc":
-        return mcmc.search(fed, neighbours, pairs, order, balancing, seed)
-    return run_local_rule(fed, neighbours, pairs, order, balancing, seed)
-
-
-def run_local_rule(
-    fed: Federation, neighbours: Located, pairs: Pairs, order: Located, balancing: Balancing, seed: int
-) -> Balance:
-    """Run the local rule: up to `balance_rounds` rounds until no client can offer an edge, then
-    `shuffle_rounds` more.
-    """
-    state = fed.clients.run(assign_initially, neighbours, order, seed)
-    history = [fed.clients.run(history_of, state)]
-    calls = 1
-    for round_number in range(1, balancing.balance_rounds + 1):
-        fed.begin(f"balancing the trees: round {round_number}, at most {balancing.balance_rounds}")
-        state = compare_workloads(
-            fed, neighbours, pairs, state, balancing, margin=1, all_pairs=round_number == 1
-        )
-        calls += 1
-        movable = fed.gather(
-            fed.clients.run(can_offer, neighbours, state), name="balance/can_give", grad=False
-        )
-        if not fed.control(read_answers, movable, values={"any": bool})["any"]:
-            break
-        state = exchange_offers(fed, neighbours, pairs, state, seed, round_number)
-        history.append(fed.clients.run(history_of, state))
-    for more in range(balancing.shuffle_rounds):
-        fed.begin(f"balancing the trees: shuffling round {more + 1} of {balancing.shuffle_rounds}")
-        state = compare_workloads(fed, neighbours, pairs, state, balancing, margin=0, all_pairs=more == 0)
-        calls += 1
-        state = exchange_offers(fed, neighbours, pairs, state, seed, len(history))
-        history.append(fed.clients.run(history_of, state))
-    assignment = fed.clients.run(finish_local_rule, neighbours, state, *history)
-    return Balance(assignment, len(history) - 1, calls, fed.server.run(constant, 0))
-
-
-def exchange_offers(
-    fed: Federation, neighbours: Located, pairs: Pairs, state: Located, seed: int, round_number: int
-) -> Located:
-    """Run the second half of a round: clients offer edges, accept offers, and move the accepted edges."""
-    chosen, messages, local_rows, remote_rows = fed.clients.run(
-        draw_offers, neighbours, state, seed, round_number, outputs=4
-    )
-    offers = send(fed, pairs, messages, local_rows, remote_rows, name="balance/offers")
-    taken, messages, offered = fed.clients.run(
-        accept_offers, neighbours, offers, remote_rows, seed, round_number, outputs=3
-    )
-    answers = send(fed, pairs, messages, offered, chosen, name="balance/answers")
-    return fed.clients.run(move_edges, neighbours, state, chosen, answers, taken)
-
-
-def compare_workloads(
-    fed: Federation,
-    neighbours: Located,
-    pairs: Pairs,
-    state: Located,
-    balancing: Balancing,
-    *,
-    margin: int,
-    all_pairs: bool,
-) -> Located:
-    """Compare the workloads of pairs in which one has changed, or of all pairs.
-
-    Args:
-        margin: The edge may be passed from u to v if wl(u) > wl(v) + margin.
-        all_pairs: Whether all pairs compare, and not only those with a changed workload.
-    """
-    if all_pairs or balancing.compare_again == "all":
-        which = fed.clients.run(all_rows, neighbours)
-    else:
-        local_rows = fed.clients.run(rows_changed, neighbours, fed.clients.run(changed_clients, state))
-        remote_rows = notify(fed, pairs, local_rows, name="balance/changed")
-        which = fed.clients.run(union, local_rows, remote_rows)
-    numbers, asks = fed.clients.run(comparison_operands, neighbours, state, which, margin, outputs=2)
-    outcome = compare_pairs(
-        fed,
-        pairs,
-        numbers,
-        which,
-        asker=asks,
-        bits=balancing.degree_bits,
-        reveal="greater",
-        name="balance/workloads",
-    )
-    return fed.clients.run(record_outcomes, neighbours, state, which, outcome)
-
-
-def changed_clients(state: RuleState) -> Tensor:
-    """Return which clients' workloads have changed."""
-    return state.changed
-
-
-def read_answers(answers: Tensor) -> dict[str, Any]:
-    """Decide at the server whether any client has answered yes."""
-    return {"any": bool(answers.any())}
-
-
-def fill_trees(
-    fed: Federation, rows: Located, neighbours: Located, assignment: Located, degree_bits: int, seed: int
-) -> Located:
-    """Let every client take further edges into its tree, up to the largest workload of the assignment."""
-    largest = 0
-    for bit in reversed(range(degree_bits)):
-        answers = fed.gather(
-            fed.clients.run(has_workload, neighbours, assignment, largest + 2**bit),
-            name="balance/has_workload",
-            grad=False,
-        )
-        if fed.control(read_answers, answers, values={"any": bool})["any"]:
-            largest += 2**bit
-    added = fed.clients.run(draw_additions, neighbours, assignment, largest, seed)
-    arrived = notify(fed, open_pairs(fed, rows, name="balance"), added, name="balance/additions")
-    return fed.clients.run(add_edges, assignment, added, arrived)
+    local = answers > 0
+    return finished_at_once(neighbours, local, ~local, torch.zeros_like(neighbours.ids))
 
 
 #: The transfers below that a client sends to some or all of its neighbours.

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.methods.common.released import FeatureBounds, noise_of
-from graphfed.methods.lumos.bit_matrix import BitMatrix
+from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -76,23 +76,16 @@ class EncodedFeatures:
 def encode(
     x: Tensor | SparseMatrix, ids: Tensor, rows: Tensor, receiver: Tensor, config: LumosConfig
 ) -> EncodedFeatures:
-    """Encode the features of a cohort. Call it once in a run: bits that are drawn again spend the budget
-    again.
+    """Encode the features x [n, d] of a cohort. Call it once in a run: bits that are drawn again spend the
+    budget again.
 
     Args:
-        x: [n, d] features.
         ids: [n] stable ids of the clients.
         rows: [R] client of each receiver, as an index in the cohort, ascending.
         receiver: [R] stable ids of the receivers.
 
-    Returns:
-        The bits and what they cost.
-
     Raises:
         InputError: A feature is outside its bounds.
-
-    Reference:
-        Lumos, Eq. (26).
     """
     encoding, noise = config.encoding, noise_of(config.noise)
     num_clients, width = len(ids), x.shape[1]
@@ -134,14 +127,7 @@ def bin_key(seed: int) -> int:
 
 
 def bytes_of_bins(size: Tensor) -> Tensor:
-    """Return the bytes of the packed bits of bins.
-
-    Args:
-        size: [R] coordinates of each bin.
-
-    Returns:
-        [R] int64.
-    """
+    """Return the bytes [R] of the packed bits of bins with `size` [R] coordinates."""
     return (size + 7) // 8
 
 
@@ -193,14 +179,7 @@ def _cut_bins(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tens
 
 
 def announced_sizes(header: Tensor, width: int) -> Tensor:
-    """Compute the number of coordinates in each received bin.
-
-    Args:
-        header: [P, 2] headers.
-        width: Features, d.
-
-    Returns:
-        [P] int64.
+    """Compute the number of coordinates in each received bin, [P] int64; width: features, d.
 
     Raises:
         InputError: A header names a bin that does not exist.
@@ -215,7 +194,8 @@ def announced_sizes(header: Tensor, width: int) -> Tensor:
 def received_features(
     header: Tensor, flat: Tensor, sender: Tensor, width: int, config: LumosConfig
 ) -> BitMatrix:
-    """Decode received bits into deviations of x''_v from `unsent_value`.
+    """Decode received bits into deviations of x''_v from `unsent_value`, [P, d] with an entry for each
+    coordinate of a bin.
 
     Args:
         header: [P, 2] headers.
@@ -223,14 +203,8 @@ def received_features(
         sender: [P] stable ids of the senders.
         width: Features, d.
 
-    Returns:
-        [P, d] with an entry for each coordinate of a bin.
-
     Raises:
         InputError: A header names a bin that does not exist, or a client has sent different headers.
-
-    Reference:
-        Lumos, Eq. (27).
     """
     size = announced_sizes(header, width)
     sender_ids, first, sender_index = _distinct(sender)

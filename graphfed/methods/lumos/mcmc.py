@@ -3,6 +3,7 @@ workload by secure comparisons (Alg. 3).
 
     paper                       here
     N_u, wl(u)                  Chain.local, Chain.workload
+    Alg. 1                      compare_degrees, greedy_assignment
     CVS                         Chain.candidate: clients whose workload no neighbour's exceeds
     Alg. 2                      search
     Alg. 3                      find_largest
@@ -24,6 +25,9 @@ Differs from the paper (docs/papers/lumos.md, "Differences from the paper", item
 1..max(1, round(ln wl(u))), because the paper's range is empty for a workload of 1; a client without
 neighbours is no candidate; the best state is returned, for which u' and the client with the largest workload
 of the best state so far compare once a step; a setting `temperature`.
+
+Shapes: K clients in a cohort, C pairs (client, neighbour) in a cohort, the rows. Each edge between two
+clients has two rows, one at each of them.
 """
 
 from dataclasses import dataclass, replace
@@ -32,78 +36,249 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.functions import column, constant
-from graphfed.federation.route import Route, RouteTable
+from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
 from graphfed.federation.secure.notifications import notify
 from graphfed.federation.secure.pair_transfers import swap
 from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
-from graphfed.methods.lumos.assignment import choose_among, is_accepted, number_of_moves
-from graphfed.methods.lumos.candidates import (
-    Chain,
-    candidate_workloads,
-    client_ids_of,
-    every_row,
-    largest_candidates,
-    list_candidates,
-    pairs_to_compare,
-    record_comparisons,
-    split_candidates,
-    update_candidates,
-    update_tables,
-    workloads_of_rows,
-)
+from graphfed.methods.lumos.assignment import choose_among, is_accepted, number_of_moves, pair_draws
 from graphfed.methods.lumos.config import Balancing
-from graphfed.methods.lumos.workload import (
-    Assignment,
-    Balance,
-    Neighbours,
-    all_rows,
-    greedy_assignment,
-    history_row,
-    make_assignment,
-    rows_changed,
-    union,
-)
 from graphfed.random import fold
 
-# ---- at the clients: moves ---------------------------------------------------------------------------------
+#: Pairs of candidates that may compare at a time: in one process they take about 8 GB.
+MAX_PAIRS = 100_000_000
+
+# ---- what every balancer starts from and returns -----------------------------------------------------------
 
 
-def initial_chain(neighbours: Neighbours, order: Tensor) -> Chain:
-    """Return the state that Alg. 1 gives. No workloads have been compared yet."""
-    local, remote = greedy_assignment(neighbours, order)
-    nothing = torch.zeros_like(neighbours.ids)
-    return forget_comparisons(
-        Chain(
-            local,
-            remote,
-            torch.zeros_like(order),
-            neighbours.count(local.nonzero()[:, 0]),
-            *[nothing] * 6,
-        ),
-        neighbours,
-    )
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The rows (client, neighbour) of a cohort, sorted by client and then by neighbour.
+
+    Attributes:
+        client: [C] index in the cohort of each row's client.
+        other: [C] id of each row's neighbour.
+        start: [K + 1] the rows of client k are start[k] to start[k + 1] - 1.
+        ids: [K] ids of the clients.
+    """
+
+    client: Tensor
+    other: Tensor
+    start: Tensor
+    ids: Tensor
+    num_clients: int
+
+    @property
+    def degree(self) -> Tensor:
+        """Number of neighbours of each client, [K] int64."""
+        return self.start.diff()
+
+    def rows_of(self, clients: Tensor) -> Tensor:
+        """Return the rows of some clients (indices in the cohort, ascending), ascending."""
+        first, count = self.start[clients], self.degree[clients]
+        shift = torch.repeat_interleave(first - count.cumsum(0) + count, count)
+        rows: Tensor = shift + torch.arange(len(shift), device=shift.device)
+        return rows
+
+    def draws(self, key: int, rows: Tensor) -> Tensor:
+        """Draw a number in [0, 1) for each of some rows, keyed by the ids of client and neighbour in this
+        order.
+        """
+        return pair_draws(key, self.ids[self.client[rows]], self.other[rows], self.num_clients)
+
+    def best_of_each(self, rows: Tensor, draws: Tensor) -> Tensor:
+        """Return for each client with some of the rows the one with its largest draw; all ascending."""
+        order = draws.argsort(stable=True)
+        order = order[self.client[rows[order]].argsort(stable=True)]
+        client = self.client[rows[order]]
+        last = torch.ones(len(order), dtype=torch.bool, device=order.device)
+        last[:-1] = client[1:] != client[:-1]
+        return rows[order[last]]
+
+    def count(self, rows: Tensor) -> Tensor:
+        """Count the given rows of each client, [K] int64."""
+        return torch.bincount(self.client[rows], minlength=len(self.ids))
 
 
-def forget_comparisons(chain: Chain, neighbours: Neighbours) -> Chain:
-    """Drop every outcome of a comparison of workloads, so that all pairs compare again."""
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """The edges that a cohort's clients train on.
+
+    Attributes:
+        local: [C] bool: whether the neighbour is in this client's tree (v in N_u, x_(u,v) of Lumos, Eq. (9)).
+        remote: [C] bool: whether this client is in the neighbour's tree (u in N_v, x_(v,u)).
+        outcomes: [K] int64: how many outcomes of comparisons each client has learned.
+        history: [R, 2] int64, at the start and after every round: the largest workload among these clients,
+            and the outcomes that they have learned so far. It stays in the process that computes it and is
+            never sent.
+    """
+
+    local: Tensor
+    remote: Tensor
+    outcomes: Tensor
+    history: Tensor
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The result of a balancer.
+
+    Attributes:
+        assignment: An `Assignment` at the clients.
+        rounds: Rounds (balancer=mcmc: steps) of balancing.
+        calls: How often every edge would be compared if all pairs compared again each time.
+        candidate_pairs: At the server: how many further comparisons between clients that need not be
+            neighbours there would be then.
+    """
+
+    assignment: Located
+    rounds: int
+    calls: int
+    candidate_pairs: Located
+
+    def comparisons(self) -> tuple[int, int]:
+        """Count the comparisons that were made, and those that would be made if every pair compared again
+        each time.
+
+        All places must be in this process: no single participant knows these numbers, and nothing is sent to
+        learn them.
+        """
+        outcomes = sum(int(part.outcomes.sum()) for part in self.assignment.parts)
+        edges = sum(len(part.local) for part in self.assignment.parts) // 2
+        return outcomes // 2, self.calls * edges + int(self.candidate_pairs.parts[0])
+
+
+def make_neighbours(rows: PairRows, ids: Tensor, num_clients: int) -> Neighbours:
+    """Index sorted pairs (client, neighbour) by client; ids [K] are those of the cohort's clients."""
+    counts = torch.bincount(rows.client, minlength=len(ids))
+    start = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return Neighbours(rows.client, rows.other, start, ids, num_clients)
+
+
+def all_rows(rows: Neighbours | PairRows) -> Tensor:
+    """Number the rows, [C] int64."""
+    return torch.arange(len(rows.client), device=rows.client.device)
+
+
+def rows_changed(neighbours: Neighbours, changed: Tensor) -> Tensor:
+    """Return the rows of the clients whose workload has changed, ascending."""
+    return neighbours.rows_of(changed.nonzero()[:, 0])
+
+
+def union(first: Tensor, other: Tensor) -> Tensor:
+    """Return the rows that are in either of two lists, ascending and without repetition."""
+    rows: Tensor = torch.unique(torch.cat([first, other]))
+    return rows
+
+
+def history_row(workload: Tensor, outcomes: Tensor) -> Tensor:
+    """Return a row of `Assignment.history`."""
+    return torch.stack([workload.max(), outcomes.sum()])
+
+
+# ---- Alg. 1 ------------------------------------------------------------------------------------------------
+
+
+def log_degrees(neighbours: Neighbours, degree_bits: int) -> Tensor:
+    """Compute the rounded log-degree round(ln deg) of each row's client, [C] int64.
+
+    Raises:
+        InputError: A client has 2^degree_bits neighbours or more.
+    """
+    degree = neighbours.degree
+    if len(degree) and int(degree.max()) >> degree_bits:
+        # The message does not name the degree: comparisons protect it, and others may read the message.
+        raise InputError(
+            f"client {int(neighbours.ids[degree.argmax()])} has more than the {2**degree_bits - 1} "
+            f"neighbours that degree_bits={degree_bits} allows; use a larger number (at most 31)"
+        )
+    return degree.clamp(min=1).double().log().round().long()[neighbours.client]
+
+
+def compare_degrees(fed: Federation, neighbours: Located, pairs: Pairs, balancing: Balancing) -> Located:
+    """Compare the rounded log-degrees of neighbours (Alg. 1, l. 3-4).
+
+    At the clients: -1, 0 or 1, [C], where this client's is smaller than, equal to or larger than the
+    neighbour's.
+    """
+    level = fed.clients.run(log_degrees, neighbours, balancing.degree_bits)
+    which = fed.clients.run(all_rows, neighbours)
+    bits = balancing.level_bits
+    return compare_pairs(fed, pairs, level, which, bits=bits, reveal="order", name="balance/degrees")
+
+
+def greedy_assignment(order: Tensor) -> tuple[Tensor, Tensor]:
+    """Assign each edge to the client with the smaller rounded log-degree, with equal ones to both.
+
+    order: [C] result of `compare_degrees`. Returns `Assignment.local` and `Assignment.remote`.
+    """
+    return order <= 0, order >= 0  # Alg. 1, l. 4-5, at both clients of the edge
+
+
+# ---- at the clients: states and moves ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A state X_t of the search, with what a cohort's clients know about it.
+
+    Attributes:
+        local: [C] bool: whether the edge is in this client's tree; see `Assignment`.
+        remote: [C] bool: whether the edge is in the neighbour's tree.
+        workload: [K] int64: number of edges in each client's tree.
+        order: [C] int8: outcome of the last comparison of this client's workload with the neighbour's (-1, 0
+            or 1).
+        num_larger: [K] int64: neighbours with a larger workload.
+        candidate: [K] bool: whether the client is in CVS: no neighbour has a larger workload.
+        column_of: [n] int64: by id, the column of `less` of each candidate that this cohort's candidates know
+            (-1: none).
+        row_of: [K] int64: the row of `less` of each candidate of the cohort (-1: none).
+        less: [R, S] bool: whether the row's workload is less than the column's.
+        num_larger_candidates: [K] int64: candidates with a larger workload.
+    """
+
+    local: Tensor
+    remote: Tensor
+    workload: Tensor
+    order: Tensor
+    num_larger: Tensor
+    candidate: Tensor
+    column_of: Tensor
+    row_of: Tensor
+    less: Tensor
+    num_larger_candidates: Tensor
+
+
+def uncompared(neighbours: Neighbours, local: Tensor, remote: Tensor) -> Chain:
+    """Build the state of an assignment. No workloads have been compared yet."""
     nothing = torch.zeros_like(neighbours.ids)
     no_candidate = torch.zeros_like(nothing, dtype=torch.bool)
     column_of = torch.full((neighbours.num_clients,), -1, device=nothing.device)
-    less = torch.zeros(0, 0, dtype=torch.bool, device=nothing.device)
-    order = torch.zeros_like(chain.order)
-    return replace(
-        chain,
-        order=order,
+    return Chain(
+        local,
+        remote,
+        workload=neighbours.count(local.nonzero()[:, 0]),
+        order=torch.zeros_like(local, dtype=torch.int8),
         num_larger=nothing,
         candidate=no_candidate,
         column_of=column_of,
         row_of=nothing - 1,
-        less=less,
+        less=torch.zeros(0, 0, dtype=torch.bool, device=nothing.device),
         num_larger_candidates=nothing,
     )
+
+
+def initial_chain(neighbours: Neighbours, order: Tensor) -> Chain:
+    """Return the state that Alg. 1 gives."""
+    return uncompared(neighbours, *greedy_assignment(order))
+
+
+def forget_comparisons(neighbours: Neighbours, chain: Chain) -> Chain:
+    """Drop every outcome of a comparison of workloads, so that all pairs compare again."""
+    return uncompared(neighbours, chain.local, chain.remote)
 
 
 def draw_moves(neighbours: Neighbours, chain: Chain, chosen: Tensor, seed: int, step: int) -> Tensor:
@@ -127,8 +302,7 @@ def move_edges(
 ) -> tuple[Chain, Tensor]:
     """Apply Eq. (17): the rows `moved_away` leave N_u, and v takes u into N_v for the rows `received`.
 
-    Returns:
-        The proposed state X'_t, and whether each client's workload has changed, [K] bool.
+    Returns the proposed state X'_t, and whether each client's workload has changed, [K] bool.
     """
     local, remote = chain.local.clone(), chain.remote.clone()
     # Eq. (17); an edge in both trees leaves N_u only, since u is in N_v already.
@@ -140,187 +314,17 @@ def move_edges(
     return proposal, workload != chain.workload
 
 
-# ---- at the server -----------------------------------------------------------------------------------------
-
-
-def no_ids(device: str) -> Tensor:
-    """Return an empty list of ids."""
-    return torch.zeros(0, dtype=torch.int64, device=device)
-
-
-def count_candidate_pairs(total: Tensor, now: Tensor) -> Tensor:
-    """Add the number of pairs among all candidates to a total."""
-    return total + len(now) * (len(now) - 1) // 2
-
-
-def choose_largest(table: RouteTable, seed: int, step: int) -> Tensor:
-    """Choose at random one of the clients with the largest workload (Alg. 3, l. 13): its id [1], or [0] if
-    there is none.
-    """
-    return table.ids[choose_among(seed, step, table.ids)][None] if len(table.ids) else table.ids
-
-
-def mark_chosen(table: RouteTable, one: Tensor) -> Tensor:
-    """Mark which of the largest clients is the chosen one, [M] uint8."""
-    return torch.isin(table.ids, one).byte()
-
-
-def address_counterparts(table: RouteTable, one: Tensor, *others: Tensor) -> Tensor:
-    """Address the ids of its counterparts to the chosen client, [M, p]; all other clients get -1."""
-    return torch.where((table.ids == one)[:, None], torch.stack(others, 1), -1)
-
-
-def has_candidates(now: Tensor) -> dict[str, Any]:
-    """Decide whether there is anything to balance: a graph without edges has no candidate."""
-    return {"goes_on": bool(len(now))}
-
-
-def read_decision(accepted: Tensor, better: Tensor) -> dict[str, Any]:
-    """Read whether the step is accepted and whether it gives the best state so far."""
-    return {"accepted": bool(accepted.any()), "better": bool(better.any())}
-
-
-def count_other_pairs(total: Tensor, u: Tensor, other: Tensor, best: Tensor) -> Tensor:
-    """Add the comparisons of u with u' and of u' with the best state's client to a total; a client does not
-    compare with itself.
-    """
-    return total + (u != other).long().sum() + (best != other).long().sum()
-
-
-# ---- at the clients: the decision --------------------------------------------------------------------------
-
-
-def select_marked(largest: Tensor, marks: Tensor) -> Tensor:
-    """Return the clients that the server has marked."""
-    return largest[marks > 0]
-
-
-def form_pair(
-    neighbours: Neighbours, asking: Tensor, counterpart: Tensor, asked: Tensor, asked_counterpart: Tensor
-) -> tuple[PairRows, Tensor]:
-    """Form the pair of two clients to which the server has sent each other's id.
-
-    Args:
-        asking: [a] clients of the cohort, one of which may be the one that asks.
-        counterpart: [a] the id that each has received (-1: none).
-        asked: [b] clients of the cohort, one of which may be the one that is asked.
-        asked_counterpart: [b] the id that each has received.
-
-    Returns:
-        The pair, as a row at each of its two clients in this cohort, and whether the row's client asks. A
-        client that has received its own id forms no pair.
-    """
-    client, other = torch.cat([asking, asked]), torch.cat([counterpart, asked_counterpart])
-    asks = torch.arange(len(client), device=client.device) < len(asking)
-    apart = (other >= 0) & (other != neighbours.ids[client])
-    order = apart.nonzero()[:, 0]
-    order = order[client[order].argsort()]
-    return PairRows(client[order], other[order]), asks[order]
-
-
-def pair_workloads(rows: PairRows, asks: Tensor, chain: Chain, other: Chain) -> Tensor:
-    """Return the workload that each client of a pair enters: of the asking one in `chain`, of the other one
-    in `other`.
-    """
-    return torch.where(asks, chain.workload[rows.client], other.workload[rows.client])
-
-
-def report_acceptance(
-    neighbours: Neighbours,
-    chain: Chain,
-    proposal: Chain,
-    largest: Tensor,
-    counterpart: Tensor,
-    rows: PairRows,
-    outcome: Tensor,
-    key: int,
-    temperature: float,
-) -> Tensor:
-    """Report for each of the largest clients whether it is u and the step is accepted, [a] uint8.
-
-    If u is u' too, it decides alone.
-    """
-    accepted_rows = torch.zeros_like(neighbours.ids, dtype=torch.bool)
-    accepted_rows[rows.client] = outcome > 0
-    for u in largest[counterpart == neighbours.ids[largest]].tolist():  # one at most
-        client_id, rise = int(neighbours.ids[u]), int(proposal.workload[u] - chain.workload[u])
-        # Eq. (18)
-        accepted_rows[u] = is_accepted(key, client_id, client_id, neighbours.num_clients, rise, temperature)
-    return (accepted_rows[largest] & (counterpart >= 0)).byte()
-
-
-def decide_openly(
-    neighbours: Neighbours,
-    rows: PairRows,
-    asks: Tensor,
-    own: Tensor,
-    received: Tensor,
-    key: int,
-    temperature: float,
-) -> Tensor:
-    """Decide as in the paper: u receives f(X'_t) in plaintext and applies Eq. (18), [p] bool."""
-    accepted_rows = torch.zeros_like(asks)
-    for row in asks.nonzero()[:, 0].tolist():  # one at most
-        u, other = int(neighbours.ids[rows.client[row]]), int(rows.other[row])
-        rise = int(received[row] - own[row])
-        # Eq. (18)
-        accepted_rows[row] = is_accepted(key, u, other, neighbours.num_clients, rise, temperature)
-    return accepted_rows
-
-
-def report_improvement(
-    neighbours: Neighbours,
-    best: Chain,
-    proposal: Chain,
-    largest: Tensor,
-    counterpart: Tensor,
-    rows: PairRows,
-    outcome: Tensor,
-) -> Tensor:
-    """Report for each of the largest clients after the step whether it is u' and the best state had a larger
-    f, [b] uint8.
-    """
-    better = torch.zeros_like(neighbours.ids, dtype=torch.bool)
-    better[rows.client] = outcome > 0
-    alone = largest[counterpart == neighbours.ids[largest]]
-    better[alone] = proposal.workload[alone] < best.workload[alone]
-    return (better[largest] & (counterpart >= 0)).byte()
-
-
-# ---- counts and history ------------------------------------------------------------------------------------
-
-
-def count_pair_outcomes(outcomes: Tensor, rows: PairRows) -> Tensor:
-    """Add the outcomes of some pairs to each client's count."""
-    return outcomes + torch.bincount(rows.client, minlength=len(outcomes))
-
-
-def count_outcomes(neighbours: Neighbours, outcomes: Tensor, which: Tensor) -> Tensor:
-    """Add the outcomes of comparisons along the rows `which` to each client's count."""
-    return outcomes + neighbours.count(which)
-
-
-def has_neighbours(neighbours: Neighbours) -> Tensor:
-    """Return which clients have neighbours, [K] bool."""
-    return neighbours.degree > 0
-
-
-def degrees(neighbours: Neighbours) -> Tensor:
-    """Return the degrees, [K]: in Alg. 1 every client learns one outcome for each neighbour."""
-    return neighbours.degree
-
-
-def history_of(chain: Chain, outcomes: Tensor) -> Tensor:
+def chain_history(chain: Chain, outcomes: Tensor) -> Tensor:
     """Return the history row of a state."""
     return history_row(chain.workload, outcomes)
 
 
-def finish_search(neighbours: Neighbours, best: Chain, outcomes: Tensor, *history: Tensor) -> Assignment:
+def finish_search(best: Chain, outcomes: Tensor, *history: Tensor) -> Assignment:
     """Build the assignment of the best state."""
-    return make_assignment(neighbours, best.local, best.remote, outcomes, *history)
+    return Assignment(best.local, best.remote, outcomes, torch.stack(history))
 
 
-# ---- the program -------------------------------------------------------------------------------------------
+# ---- Alg. 2 ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -343,34 +347,24 @@ class Largest:
 def search(
     fed: Federation, neighbours: Located, pairs: Pairs, order: Located, balancing: Balancing, seed: int
 ) -> Balance:
-    """Run Alg. 2 from the state of Alg. 1 and return the best state.
-
-    Args:
-        neighbours: `Neighbours` at the clients.
-        order: At the clients: [C] outcomes of comparing rounded log-degrees.
-
-    Returns:
-        The best state that the search has seen, and what it took.
+    """Run Alg. 2 from the state of Alg. 1 and return the best state. order: result of `compare_degrees`.
 
     Raises:
         InputError: Too many candidates would have to compare with each other.
-
-    Reference:
-        Lumos, Alg. 2.
     """
     all_pairs = balancing.compare_again == "all"
-    outcomes = fed.clients.run(degrees, neighbours)
+    # In Alg. 1 every client has learned one outcome for each neighbour.
+    outcomes = fed.clients.run(getattr, neighbours, "degree")
     chain = fed.clients.run(initial_chain, neighbours, order)
     empty = fed.server.run(no_ids, str(fed.device))
-    # Numbers of comparisons beyond those along edges, if every pair compared again each time.
-    candidate_pairs = fed.server.run(constant, 0, str(fed.device))
+    # Number of comparisons beyond those along edges, if every pair compared again each time.
     other_pairs = fed.server.run(constant, 0, str(fed.device))
     current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, balancing)
-    history = [fed.clients.run(history_of, current.chain, outcomes)]
+    history = [fed.clients.run(chain_history, current.chain, outcomes)]
     best, calls = current, 1
     if not fed.control(has_candidates, current.candidates, values={"goes_on": bool})["goes_on"]:
-        assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
-        return Balance(assignment, 0, 1, candidate_pairs)
+        assignment = fed.clients.run(finish_search, best.chain, outcomes, *history)
+        return Balance(assignment, 0, 1, other_pairs)
     best_largest = fed.server.run(choose_largest, fed.table(current.route), seed, 0)
     for step in range(balancing.mcmc_steps):  # Alg. 2, l. 1
         fed.begin(f"balancing the trees: step {step + 1} of {balancing.mcmc_steps} of the Markov chain")
@@ -378,7 +372,6 @@ def search(
             current, outcomes = find_largest(
                 fed, neighbours, pairs, current.chain, None, empty, outcomes, balancing
             )
-        candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, current.candidates)
         u = fed.server.run(choose_largest, fed.table(current.route), seed, 2 * step)  # l. 2
         marks = fed.server.run(mark_chosen, fed.table(current.route), u)
         marks = fed.scatter(
@@ -395,18 +388,23 @@ def search(
         proposed, outcomes = find_largest(  # l. 6
             fed, neighbours, pairs, moved, since, known, outcomes, balancing
         )
-        candidate_pairs = fed.server.run(count_candidate_pairs, candidate_pairs, proposed.candidates)
         other = fed.server.run(choose_largest, fed.table(proposed.route), seed, 2 * step + 1)
-        other_pairs = fed.server.run(count_other_pairs, other_pairs, u, other, best_largest)
+        other_pairs = fed.server.run(
+            count_comparisons,
+            other_pairs,
+            current.candidates,
+            proposed.candidates,
+            u,
+            other,
+            best_largest,
+        )
         accepted, better, outcomes = decide_step(  # l. 7-8
             fed,
             neighbours,
             current,
             proposed,
             best,
-            u,
-            other,
-            best_largest,
+            (u, other, best_largest),
             outcomes,
             balancing,
             fold(seed, "balance", "accept", step),
@@ -416,11 +414,55 @@ def search(
             current = proposed
             if decided["better"]:
                 best, best_largest = proposed, other
-        history.append(fed.clients.run(history_of, current.chain, outcomes))
+        history.append(fed.clients.run(chain_history, current.chain, outcomes))
         calls += 2
-    assignment = fed.clients.run(finish_search, neighbours, best.chain, outcomes, *history)
-    other_pairs = fed.server.run(torch.add, candidate_pairs, other_pairs)
+    assignment = fed.clients.run(finish_search, best.chain, outcomes, *history)
     return Balance(assignment, balancing.mcmc_steps, calls, other_pairs)
+
+
+def no_ids(device: str) -> Tensor:
+    """Return an empty list of ids."""
+    return torch.zeros(0, dtype=torch.int64, device=device)
+
+
+def has_candidates(now: Tensor) -> dict[str, Any]:
+    """Decide whether there is anything to balance: a graph without edges has no candidate."""
+    return {"goes_on": bool(len(now))}
+
+
+def choose_largest(table: RouteTable, seed: int, step: int) -> Tensor:
+    """Choose at random one of the clients with the largest workload (Alg. 3, l. 13): its id [1], or [0] if
+    there is none.
+    """
+    return table.ids[choose_among(seed, step, table.ids)][None] if len(table.ids) else table.ids
+
+
+def mark_chosen(table: RouteTable, one: Tensor) -> Tensor:
+    """Mark which of the largest clients is the chosen one, [M] uint8."""
+    return torch.isin(table.ids, one).byte()
+
+
+def select_marked(largest: Tensor, marks: Tensor) -> Tensor:
+    """Return the clients that the server has marked."""
+    return largest[marks > 0]
+
+
+def count_comparisons(
+    total: Tensor, before: Tensor, after: Tensor, u: Tensor, other: Tensor, best: Tensor
+) -> Tensor:
+    """Add the comparisons of a step in which every pair compares: those among the candidates before and
+    after it, of u with u', and of u' with the best state's client. A client does not compare with itself.
+    """
+    among_candidates = sum(len(ids) * (len(ids) - 1) // 2 for ids in (before, after))
+    return total + among_candidates + (u != other).long().sum() + (best != other).long().sum()
+
+
+def read_decision(accepted: Tensor, better: Tensor) -> dict[str, Any]:
+    """Read whether the step is accepted and whether it gives the best state so far."""
+    return {"accepted": bool(accepted.any()), "better": bool(better.any())}
+
+
+# ---- Alg. 3 ------------------------------------------------------------------------------------------------
 
 
 def find_largest(
@@ -436,19 +478,14 @@ def find_largest(
     """Find the clients with the largest workload (Alg. 3).
 
     Args:
-        neighbours: `Neighbours` at the clients.
         changed: At the clients: [K] bool, whose workload has changed since `before`. None compares everything
             again.
         before: At the server: ids of the candidates of the state that this one follows.
-        outcomes: At the clients: outcomes that each client has learned.
-
-    Returns:
-        The largest clients with the outcomes of all comparisons, and the outcomes that each client has
-        learned.
+        outcomes: At the clients: [K] outcomes that each client has learned, which are returned with the new
+            ones.
     """
     if changed is None:
-        chain = fed.clients.run(forget_comparisons, chain, neighbours)
-        changed = fed.clients.run(has_neighbours, neighbours)
+        chain = fed.clients.run(forget_comparisons, neighbours, chain)
         which = fed.clients.run(all_rows, neighbours)
     else:
         local_rows = fed.clients.run(rows_changed, neighbours, changed)
@@ -467,35 +504,163 @@ def find_largest(
     now, changes, whole = fed.server.run(
         list_candidates, before, fed.table(staying_route), fed.table(new_route), outputs=3
     )
-    changes = fed.download(
-        changes,
-        staying_route,
-        name="balance/candidate_changes",
-        grad=False,
-        like=TensorForm(torch.int64, (None,)),
-    )
-    whole = fed.download(
-        whole, new_route, name="balance/candidate_list", grad=False, like=TensorForm(torch.int64, (None,))
-    )
-    chain, meeting = fed.clients.run(update_tables, chain, new, staying, changes, whole, outputs=2)
+    form = TensorForm(torch.int64, (None,))
+    changes = fed.download(changes, staying_route, name="balance/candidate_changes", grad=False, like=form)
+    whole = fed.download(whole, new_route, name="balance/candidate_list", grad=False, like=form)
+    chain, rows = fed.clients.run(update_tables, neighbours, chain, new, staying, changes, whole, outputs=2)
     # Alg. 3, l. 10-12 and 17-18: candidates compare their workloads.
-    rows = fed.clients.run(pairs_to_compare, neighbours, meeting)
-    candidate_sessions = open_pairs(fed, rows, name="balance/candidates")
-    order = compare_pairs(
-        fed,
-        candidate_sessions,
-        fed.clients.run(candidate_workloads, chain, rows),
-        fed.clients.run(every_row, rows),
-        bits=bits,
-        reveal="order",
-        name="balance/candidates",
-    )
-    outcomes = fed.clients.run(count_pair_outcomes, outcomes, rows)
+    among = open_pairs(fed, rows, name="balance/candidates")
+    which = fed.clients.run(all_rows, rows)
+    numbers = fed.clients.run(workloads_of_rows, rows, chain, which)
+    order = compare_pairs(fed, among, numbers, which, bits=bits, reveal="order", name="balance/candidates")
+    outcomes = fed.clients.run(count_outcomes, rows, outcomes, which)
     chain = fed.clients.run(record_comparisons, chain, rows, order)
     largest = fed.clients.run(largest_candidates, chain)
     # Alg. 3, l. 13, is `choose_largest` at the server.
     route = fed.route(fed.clients.run(client_ids_of, neighbours, largest), name="balance/largest")
     return Largest(chain, now, largest, route), outcomes
+
+
+def workloads_of_rows(rows: Neighbours | PairRows, chain: Chain, which: Tensor) -> Tensor:
+    """Return the workload of the client of each of the rows `which` [p], [p] int64."""
+    return chain.workload[rows.client[which]]
+
+
+def count_outcomes(rows: Neighbours | PairRows, outcomes: Tensor, which: Tensor) -> Tensor:
+    """Add the outcomes of comparing the rows `which` to each client's count."""
+    return outcomes + torch.bincount(rows.client[which], minlength=len(outcomes))
+
+
+def update_candidates(
+    neighbours: Neighbours, chain: Chain, which: Tensor, order: Tensor
+) -> tuple[Chain, Tensor]:
+    """Update who is a candidate, from the outcomes `order` [p] of the rows `which` [p].
+
+    Returns the state, and which candidates were none before, [K] bool.
+    """
+    client = neighbours.client[which]
+    # Only the difference to the last outcome counts: this row may have been counted before.
+    change = (order < 0).long() - (chain.order[which] < 0).long()
+    num_larger = chain.num_larger.index_add(0, client, change)
+    known = chain.order.clone()
+    known[which] = order
+    # Alg. 3, l. 15; a client without neighbours is no candidate.
+    candidate = (num_larger == 0) & (neighbours.degree > 0)
+    updated = replace(chain, order=known, num_larger=num_larger, candidate=candidate)
+    return updated, candidate & ~chain.candidate
+
+
+def split_candidates(chain: Chain, joined: Tensor, changed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Divide the candidates into those that must compare with all others, because they have just become
+    candidates or their workload has changed, and the rest: clients of the cohort, ascending.
+    """
+    new = joined if changed is None else joined | (chain.candidate & changed)
+    return new.nonzero()[:, 0], (chain.candidate & ~new).nonzero()[:, 0]
+
+
+def client_ids_of(neighbours: Neighbours, clients: Tensor) -> RowIds:
+    """Return the ids of some clients of the cohort, given as indices."""
+    return RowIds(neighbours.ids[clients], clients)
+
+
+def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tuple[Tensor, Tensor, Tensor]:
+    """List the candidates at the server (Alg. 3, l. 5-9). before: [c] ids of the candidates before.
+
+    A candidate whose workload has changed counts both as one that has left and as a new one.
+
+    Returns:
+        The ids of all candidates [n]; for each that stays the changes [s, 1 + a + b]: how many have left,
+        their ids, and the ids of the new ones; and for each new one the full list [j, n].
+
+    Raises:
+        InputError: More than MAX_PAIRS pairs would have to compare.
+    """
+    now = torch.cat([staying.ids, new.ids]).sort().values
+    pairs = len(new.ids) * len(now)
+    if pairs > MAX_PAIRS:
+        raise InputError(
+            f"balancer=mcmc lets {len(now)} clients compare with each other, in {pairs:.3g} pairs, more than "
+            f"{MAX_PAIRS:.3g}; use balancer=local, which compares neighbours only"
+        )
+    left = before[~torch.isin(before, staying.ids)]
+    changes = torch.cat([torch.tensor([len(left)], device=left.device), left, new.ids])
+    return now, changes.expand(len(staying.ids), -1), now.expand(len(new.ids), -1)
+
+
+def update_tables(
+    neighbours: Neighbours, chain: Chain, new: Tensor, staying: Tensor, changes: Tensor, full_list: Tensor
+) -> tuple[Chain, PairRows]:
+    """Drop the outcomes of candidates that have left, and give new ones a row or a column.
+
+    Args:
+        new: [j] clients of the cohort that must compare with all other candidates.
+        staying: [s] clients of the cohort that need to compare with new candidates only.
+        changes: [s, 1 + a + b] as `list_candidates` returns them, for each staying one.
+        full_list: [j, c] for each new one the ids of all candidates.
+
+    Returns:
+        The state with its new tables, and the pairs that have to compare, sorted by client.
+    """
+    column_of, row_of = chain.column_of.clone(), chain.row_of.clone()
+    num_larger = chain.num_larger_candidates.clone()
+    arrivals = column_of[:0]
+    if len(staying):
+        count = int(changes[0, 0])
+        left, arrivals = changes[0, 1 : 1 + count], changes[0, 1 + count :]
+        num_larger[staying] -= chain.less[row_of[staying][:, None], column_of[left]].sum(1)
+        column_of[left] = -1
+        known = torch.cat([(column_of >= 0).nonzero()[:, 0], arrivals]).sort().values
+        arriving = arrivals
+    else:
+        column_of.fill_(-1)
+        known = arriving = full_list[0] if len(full_list) else arrivals
+    stays = torch.zeros_like(chain.candidate)
+    stays[staying] = True
+    row_of[~stays] = -1
+    num_larger[~stays] = 0
+    columns = allocate(column_of, arriving, chain.less.shape[1])
+    rows = allocate(row_of, new, chain.less.shape[0])
+    less = chain.less
+    if (rows, columns) != tuple(less.shape):
+        less = less.new_zeros(rows, columns)
+        less[: chain.less.shape[0], : chain.less.shape[1]] = chain.less
+    updated = replace(chain, column_of=column_of, row_of=row_of, less=less, num_larger_candidates=num_larger)
+    client = torch.cat([new.repeat_interleave(len(known)), staying.repeat_interleave(len(arrivals))])
+    other = torch.cat([known.repeat(len(new)), arrivals.repeat(len(staying))])
+    apart = neighbours.ids[client] != other
+    client, other = client[apart], other[apart]
+    order = client.argsort(stable=True)
+    return updated, PairRows(client[order], other[order])
+
+
+def allocate(place_of: Tensor, ids: Tensor, size: int) -> int:
+    """Give free places of a table with `size` of them to some candidates, and return its new size.
+
+    place_of: [n] the place of each candidate (-1: none); changed in place.
+    """
+    taken = torch.zeros(size + len(ids), dtype=torch.bool, device=place_of.device)
+    taken[place_of[place_of >= 0]] = True
+    free = (~taken).nonzero()[: len(ids), 0]
+    place_of[ids] = free
+    # Grow by a quarter, so that the table is not copied for every new candidate.
+    return size if not len(free) or int(free[-1]) < size else int(free[-1]) + 1 + size // 4
+
+
+def record_comparisons(chain: Chain, rows: PairRows, order: Tensor) -> Chain:
+    """Record the outcomes `order` [p] of comparisons among candidates."""
+    less, smaller = chain.less.clone(), order < 0
+    less[chain.row_of[rows.client], chain.column_of[rows.other]] = smaller
+    num_larger = chain.num_larger_candidates.index_add(0, rows.client, smaller.long())
+    return replace(chain, less=less, num_larger_candidates=num_larger)
+
+
+def largest_candidates(chain: Chain) -> Tensor:
+    """Return the candidates with the largest workload, as clients of the cohort, ascending."""
+    # Alg. 3, l. 17-18
+    return (chain.candidate & (chain.num_larger_candidates == 0)).nonzero()[:, 0]
+
+
+# ---- the decision on a step --------------------------------------------------------------------------------
 
 
 def decide_step(
@@ -504,38 +669,32 @@ def decide_step(
     current: Largest,
     proposed: Largest,
     best: Largest,
-    u: Located,
-    other: Located,
-    best_largest: Located,
+    chosen: tuple[Located, Located, Located],
     outcomes: Located,
     balancing: Balancing,
     key: int,
 ) -> tuple[Located, Located, Located]:
     """Decide whether a step is accepted, and whether it gives the best state so far (Alg. 2, l. 7-8).
 
-    The server sends u, u' and the client with the largest workload of the best state (`best_largest`) the ids
-    of each other. u reports the first decision, u' the second.
-
-    Returns:
-        Both decisions at the server, and the outcomes that each client has learned.
+    The server sends the ids of each other to the clients `chosen`: u, u', and the client with the largest
+    workload of the best state. u reports the first decision, u' the second. Both are returned at the server,
+    with the outcomes that each client has learned.
     """
-    of_u = _send_counterparts(fed, current, u, other)
-    of_other = _send_counterparts(fed, proposed, other, u, best_largest)
-    of_best = _send_counterparts(fed, best, best_largest, other)
+    u, other, best_largest = chosen
+    of_u = send_counterparts(fed, current, u, other)
+    of_other = send_counterparts(fed, proposed, other, u, best_largest)
+    of_best = send_counterparts(fed, best, best_largest, other)
     u_of_other, best_of_other = (fed.clients.run(column, of_other, number) for number in (0, 1))
+    bits, temperature = balancing.degree_bits, balancing.temperature
+
     counterpart = fed.clients.run(column, of_u, 0)
-    rows, asks = fed.clients.run(
-        form_pair, neighbours, current.largest, counterpart, proposed.largest, u_of_other, outputs=2
-    )
-    pair = open_pairs(fed, rows, name="balance/acceptance")
-    which = fed.clients.run(every_row, rows)
-    numbers = fed.clients.run(pair_workloads, rows, asks, current.chain, proposed.chain)
+    name = "balance/acceptance"
+    rows, asks, numbers, which = meet(fed, neighbours, current, counterpart, proposed, u_of_other)
+    pair = open_pairs(fed, rows, name=name)
     # Eq. (18): in plaintext as in the paper, or by a protocol that opens only its outcome.
     if balancing.acceptance == "opened":
-        received = swap(fed, pair, numbers, which, name="balance/acceptance", protection="plaintext")
-        outcome = fed.clients.run(
-            decide_openly, neighbours, rows, asks, numbers, received, key, balancing.temperature
-        )
+        received = swap(fed, pair, numbers, which, name=name, protection="plaintext")
+        outcome = fed.clients.run(decide_openly, neighbours, rows, asks, numbers, received, key, temperature)
     else:
         outcome = at_most_pairs(
             fed,
@@ -543,64 +702,144 @@ def decide_step(
             numbers,
             which,
             asker=asks,
-            bits=balancing.degree_bits,
-            temperature=balancing.temperature,
+            bits=bits,
+            temperature=temperature,
             seed=key,
-            name="balance/acceptance",
+            name=name,
         )
+    chains, largest = (current.chain, proposed.chain), current.largest
     accepted = fed.clients.run(
-        report_acceptance,
-        neighbours,
-        current.chain,
-        proposed.chain,
-        current.largest,
-        counterpart,
-        rows,
-        outcome,
-        key,
-        balancing.temperature,
+        report_acceptance, neighbours, *chains, largest, counterpart, rows, outcome, key, temperature
     )
     accepted = fed.upload(accepted, current.route, name="balance/accepted", grad=False)
-    outcomes = fed.clients.run(count_pair_outcomes, outcomes, rows)
+    outcomes = fed.clients.run(count_outcomes, rows, outcomes, which)
 
     # The best state so far: u' compares with the client that had the largest workload in it.
     counterpart = fed.clients.run(column, of_best, 0)
-    rows, asks = fed.clients.run(
-        form_pair, neighbours, best.largest, counterpart, proposed.largest, best_of_other, outputs=2
-    )
+    rows, asks, numbers, which = meet(fed, neighbours, best, counterpart, proposed, best_of_other)
     pair = open_pairs(fed, rows, name="balance/best")
-    numbers = fed.clients.run(pair_workloads, rows, asks, best.chain, proposed.chain)
     outcome = compare_pairs(
-        fed,
-        pair,
-        numbers,
-        fed.clients.run(every_row, rows),
-        asker=asks,
-        bits=balancing.degree_bits,
-        reveal="greater",
-        name="balance/best",
+        fed, pair, numbers, which, asker=asks, bits=bits, reveal="greater", name="balance/best"
     )
-    better = fed.clients.run(
-        report_improvement,
-        neighbours,
-        best.chain,
-        proposed.chain,
-        proposed.largest,
-        best_of_other,
-        rows,
-        outcome,
-    )
+    chains, largest = (best.chain, proposed.chain), proposed.largest
+    better = fed.clients.run(report_improvement, neighbours, *chains, largest, best_of_other, rows, outcome)
     better = fed.upload(better, proposed.route, name="balance/better", grad=False)
-    return accepted, better, fed.clients.run(count_pair_outcomes, outcomes, rows)
+    return accepted, better, fed.clients.run(count_outcomes, rows, outcomes, which)
 
 
-def _send_counterparts(fed: Federation, state: Largest, one: Located, *others: Located) -> Located:
+def send_counterparts(fed: Federation, state: Largest, one: Located, *others: Located) -> Located:
     """Send the ids of `others` to the client `one`, one of the largest clients of `state`."""
-    counterpart = fed.server.run(address_counterparts, fed.table(state.route), one, *others)
-    return fed.scatter(
-        counterpart,
-        state.route,
-        name="balance/counterparts",
-        grad=False,
-        like=TensorForm(torch.int64, (len(others),)),
+    counterparts = fed.server.run(address_counterparts, fed.table(state.route), one, *others)
+    form = TensorForm(torch.int64, (len(others),))
+    return fed.scatter(counterparts, state.route, name="balance/counterparts", grad=False, like=form)
+
+
+def address_counterparts(table: RouteTable, one: Tensor, *others: Tensor) -> Tensor:
+    """Address the ids of its counterparts to the chosen client, [M, p]; all other clients get -1."""
+    return torch.where((table.ids == one)[:, None], torch.stack(others, 1), -1)
+
+
+def meet(
+    fed: Federation,
+    neighbours: Located,
+    asking: Largest,
+    counterpart: Located,
+    asked: Largest,
+    asked_counterpart: Located,
+) -> tuple[Located, Located, Located, Located]:
+    """Form the pair of two clients to which the server has sent each other's id.
+
+    Returns at the clients: the pair, whether each of its rows asks, the workload that the row's client enters
+    (in its own state), and the numbers of the rows.
+    """
+    rows, asks = fed.clients.run(
+        form_pair, neighbours, asking.largest, counterpart, asked.largest, asked_counterpart, outputs=2
     )
+    numbers = fed.clients.run(pair_workloads, rows, asks, asking.chain, asked.chain)
+    return rows, asks, numbers, fed.clients.run(all_rows, rows)
+
+
+def form_pair(
+    neighbours: Neighbours, asking: Tensor, counterpart: Tensor, asked: Tensor, asked_counterpart: Tensor
+) -> tuple[PairRows, Tensor]:
+    """Form the pair, as a row at each of its two clients in this cohort, and whether the row's client asks.
+
+    A client that has received its own id forms no pair.
+
+    Args:
+        asking: [a] clients of the cohort, one of which may be the one that asks.
+        counterpart: [a] the id that each has received (-1: none).
+        asked: [b] clients of the cohort, one of which may be the one that is asked.
+        asked_counterpart: [b] the id that each has received.
+    """
+    client, other = torch.cat([asking, asked]), torch.cat([counterpart, asked_counterpart])
+    asks = torch.arange(len(client), device=client.device) < len(asking)
+    apart = (other >= 0) & (other != neighbours.ids[client])
+    order = apart.nonzero()[:, 0]
+    order = order[client[order].argsort()]
+    return PairRows(client[order], other[order]), asks[order]
+
+
+def pair_workloads(rows: PairRows, asks: Tensor, asking: Chain, asked: Chain) -> Tensor:
+    """Return the workload that each client of a pair enters, of the one that asks in the state `asking`."""
+    return torch.where(asks, asking.workload[rows.client], asked.workload[rows.client])
+
+
+def decide_openly(
+    neighbours: Neighbours,
+    rows: PairRows,
+    asks: Tensor,
+    own: Tensor,
+    received: Tensor,
+    key: int,
+    temperature: float,
+) -> Tensor:
+    """Decide as in the paper: u receives f(X'_t) in plaintext and applies Eq. (18), [p] bool."""
+    accepted_rows = torch.zeros_like(asks)
+    for row in asks.nonzero()[:, 0].tolist():  # one at most
+        u, other = int(neighbours.ids[rows.client[row]]), int(rows.other[row])
+        rise = int(received[row] - own[row])
+        # Eq. (18)
+        accepted_rows[row] = is_accepted(key, u, other, neighbours.num_clients, rise, temperature)
+    return accepted_rows
+
+
+def report_acceptance(
+    neighbours: Neighbours,
+    chain: Chain,
+    proposal: Chain,
+    largest: Tensor,
+    counterpart: Tensor,
+    rows: PairRows,
+    outcome: Tensor,
+    key: int,
+    temperature: float,
+) -> Tensor:
+    """Report for each of the largest clients whether it is u and the step is accepted, [a] uint8."""
+    accepted = torch.zeros_like(neighbours.ids, dtype=torch.bool)
+    accepted[rows.client] = outcome > 0
+    # If u is u' too, it decides alone.
+    for u in largest[counterpart == neighbours.ids[largest]].tolist():  # one at most
+        client_id, rise = int(neighbours.ids[u]), int(proposal.workload[u] - chain.workload[u])
+        # Eq. (18)
+        accepted[u] = is_accepted(key, client_id, client_id, neighbours.num_clients, rise, temperature)
+    return (accepted[largest] & (counterpart >= 0)).byte()
+
+
+def report_improvement(
+    neighbours: Neighbours,
+    best: Chain,
+    proposal: Chain,
+    largest: Tensor,
+    counterpart: Tensor,
+    rows: PairRows,
+    outcome: Tensor,
+) -> Tensor:
+    """Report for each of the largest clients after the step whether it is u' and the best state had a larger
+    f, [b] uint8.
+    """
+    better = torch.zeros_like(neighbours.ids, dtype=torch.bool)
+    better[rows.client] = outcome > 0
+    alone = largest[counterpart == neighbours.ids[largest]]
+    better[alone] = proposal.workload[alone] < best.workload[alone]
+    return (better[largest] & (counterpart >= 0)).byte()

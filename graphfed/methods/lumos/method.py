@@ -7,12 +7,23 @@ sends the embedding of each leaf to the node that the leaf stands for, which tak
     paper                                here
     N_u, wl(u), Eq. (10)                 Assignment.local, Forest.workload
     r(u), receivers of u                 Assignment.remote: the clients that have u in their tree
-    Alg. 1-3                             balancing.balance
-    trees, h_mu^l, Eqs. (2), (25)        tree.Forest, tree.fused, tree.general
+    Alg. 1-3                             mcmc; as plain loops assignment.by_greedy, assignment.by_metropolis
+    trees, h_mu^l, Eqs. (2), (25)        tree.Forest, tree.general, tree.fused
     x'_u, x''_u, Eqs. (26), (27)         feature_encoding.encode, feature_encoding.received_features
     POOL, Eq. (31)                       pool
     LINEAR, Eq. (32)                     class_scores
-    L(h_u), Eq. (33)                     links.link_loss
+    L(h_u), Eq. (33)                     link_loss
+
+In reading order:
+
+    method             set-up, a round, prediction and the losses
+    mcmc               the balancer of the paper, Algs. 1-3
+    feature_encoding   how features are sent
+    tree               the trees and the networks on them: `general` as in the paper, `fused` pair by pair
+    client_trees       what clients have when training starts: trees, received features, drawn pairs
+    balancing          all balancers; ours are the local rule, the filling of trees and the exact solution
+    assignment         the exact solution, and all balancers as plain loops
+    config             the settings
 
 In set-up neighbours agree on who trains on each edge (`balancing`), and every client sends a bin of its
 noised features to each receiver (`feature_encoding`). In a round, which is an epoch, the server sends the
@@ -44,13 +55,13 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, softplus
 
 from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
+from graphfed.federation import Federation, Located, as_leaves
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import constant, detach
-from graphfed.federation.route import ExchangeRoute
+from graphfed.federation.route import ExchangeIds, ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
@@ -58,32 +69,10 @@ from graphfed.methods.base import Method, Requirements, Sent, State, StateValues
 from graphfed.methods.common.released import noise_of
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.common.summed_gradients import GRADIENTS, Weights
-from graphfed.methods.lumos import balancing, feature_encoding
-from graphfed.methods.lumos.balancing import balance
-from graphfed.methods.lumos.client_trees import (
-    ClientTrees,
-    assigned_rows,
-    build_trees,
-    check_graph,
-    copy_weights,
-    examples,
-    neighbour_rows,
-    to_values,
-)
+from graphfed.methods.lumos import balancing, client_trees, feature_encoding
+from graphfed.methods.lumos.client_trees import BitMatrix, ClientTrees, assigned_rows, neighbour_rows
 from graphfed.methods.lumos.config import LumosConfig
-from graphfed.methods.lumos.feature_encoding import (
-    announced_sizes,
-    bytes_of_bins,
-    encode,
-)
-from graphfed.methods.lumos.links import (
-    draw_negatives,
-    link_loss,
-    make_exclusions,
-    pair_scores,
-    rows_to_send,
-    scored_ids,
-)
+from graphfed.methods.lumos.mcmc import Assignment
 from graphfed.methods.lumos.tree import bias_of_rows, fused, general, multiply
 from graphfed.methods.parts import Network
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
@@ -93,9 +82,6 @@ from graphfed.random import fold, glorot
 
 #: Bytes that the gradients of single clients may take in one process.
 MAX_BYTES = 4 * 2**30
-
-
-# ---- what set-up prepares ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -132,102 +118,6 @@ class LinkRoutes:
     exclusions: Located
 
 
-# ---- at the clients ----------------------------------------------------------------------------------------
-
-
-def leaf_embeddings(
-    trees: ClientTrees, weights: Weights, network: Network, key: int | None
-) -> tuple[Tensor, Tensor]:
-    """Compute the embeddings of own leaves, and of the leaves that stand for neighbours [P, H]."""
-    own, noised = multiply_features(trees, weights["layers.0.weight"])
-    dropout = None if key is None else Dropout(network.dropout, key)
-    if trees.blocks is None:
-        leaves = fused(trees.forest, weights, own, noised, network.backbone, network.layers, dropout)
-    else:
-        leaves = general(trees.forest, trees.blocks, weights, own, noised, network.backbone, dropout)
-    return leaves.own, leaves.noised
-
-
-def multiply_features(trees: ClientTrees, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute x_u W of every client [n, H] and x''_v W of every leaf that stands for a neighbour [P, H]."""
-    x, forest = trees.cohort.x, trees.forest
-    assert x is not None
-    if weight.dim() == 3:  # every client has a copy of its own
-        dense = x.to_dense() if isinstance(x, SparseMatrix) else x
-        received = trees.noised.to_dense() + trees.unsent_value
-        return multiply(dense, weight, forest.clients), multiply(received, weight, forest.client)
-    own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
-    # x'' deviates from `unsent_value` at the coordinates of the bin only.
-    noised = trees.noised @ weight
-    return own, noised + trees.unsent_value * weight.sum(0) if trees.unsent_value else noised
-
-
-def pool(trees: ClientTrees, own: Tensor, arrived: Tensor, network: Network, key: int | None) -> Tensor:
-    """Compute h_u [n, H], the mean over all leaves that stand for u. The last dropout acts on h_u, not on
-    leaves.
-    """
-    # Eq. (31)
-    h = spmm(trees.own_pool, own) + spmm(trees.received_pool, arrived)
-    return (
-        h if key is None else Dropout(network.dropout, key).rows(h, trees.forest.ids[0], network.layers - 1)
-    )
-
-
-def class_scores(trees: ClientTrees, h: Tensor, weights: Weights, target: str) -> Tensor:
-    """Compute z_u for a target's nodes, [n, C]."""
-    rows, bias = trees.cohort.rows(target), weights["predictor.bias"]
-    # Eq. (32)
-    return multiply(h.index_select(0, rows), weights["predictor.weight"], rows) + bias_of_rows(bias, rows)
-
-
-def check_memory(ids: Tensor, assignment: dict[str, Tensor], task: Task, network: Network) -> None:
-    """Refuse to start if the weights copied for every client would take more than MAX_BYTES, before features
-    are sent.
-    """
-    weights = initial_weights(task, network, 0, "cpu")
-    n, rows = len(ids), len(ids) + int(assignment["local"].sum())
-    first = weights["layers.0.weight"]
-    need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
-    if need > MAX_BYTES:
-        raise InputError(
-            f"a gradient for every client takes about {need / 1e9:.3g} GB for {n} clients in one process, "
-            f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=plaintext, fewer clients or features, or more "
-            "workers"
-        )
-
-
-def class_loss(trees: ClientTrees, h: Tensor, weights: Weights) -> Tensor:
-    """Compute the cohort's sum of cross-entropies over its training nodes, each times the weight of its
-    class.
-    """
-    cohort = trees.cohort
-    logits = class_scores(trees, h, weights, "train")
-    return cross_entropy(logits, cohort.y[cohort.rows("train")], weight=cohort.class_weights, reduction="sum")
-
-
-# ---- at the server -----------------------------------------------------------------------------------------
-
-
-def initial_weights(task: Task, network: Network, seed: int, device: str) -> Weights:
-    """Draw the weights of the network and, to classify, predictor.weight [H, C] and predictor.bias [C]."""
-    key = fold(seed, "weights")
-    widths = [task.num_features, *[network.hidden] * network.layers]
-    weights = network.kernel.init(key, widths, network.attention_heads)
-    if task.name == CLASSIFICATION:
-        weights["predictor.weight"] = glorot(fold(key, "predictor"), network.hidden, task.num_classes)
-        weights["predictor.bias"] = torch.zeros(task.num_classes)
-    return {name: w.to(device) for name, w in weights.items()}
-
-
-def balance_facts(candidate_pairs: Tensor, rounds: int, calls: int) -> dict[str, Tensor]:
-    """Return what everyone knows about the balancing; see `Balance`."""
-    return {
-        "balance_rounds": torch.tensor(rounds),
-        "balance_calls": torch.tensor(calls),
-        "candidate_pairs": candidate_pairs,
-    }
-
-
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -236,7 +126,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
     check_sums(fed, config.sums.aggregation, fed.num_clients)
     rows = fed.clients.run(neighbour_rows, data)
     fed.begin(f"comparing degrees between neighbours ({fed.num_clients} clients)")
-    balanced = balance(fed, rows, config.balancing, config.run.seed)
+    balanced = balancing.balance(fed, rows, config.balancing, config.run.seed)
     fed.begin("encoding and sending the features")
     assignment = fed.clients.run(to_values, balanced.assignment)
     if GRADIENTS[config.sums.aggregation].per_client:
@@ -261,17 +151,19 @@ def restore(
     fed.begin("building the trees")
     fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
-    trees = fed.clients.run(build_trees, data, ids, rows, values["assignment"], values["features"], config)
+    assignment, features = values["assignment"], values["features"]
+    noised = fed.clients.run(decode_features, data, rows, assignment, features, config)
+    trees = fed.clients.run(client_trees.build_trees, data, ids, rows, assignment, noised, config)
     pairs = open_pairs(fed, rows, name="lumos")
-    assigned, receivers = fed.clients.run(assigned_rows, values["assignment"], outputs=2)
+    assigned, receivers = fed.clients.run(assigned_rows, assignment, outputs=2)
     to_neighbours = pair_route(fed, pairs, assigned, receivers)
     links = None
     if task.name == LINK_PREDICTION:
         scored = {}
         for target in ("val", "test", "all"):
-            remote = fed.clients.run(scored_ids, trees, ids, target)
+            remote = fed.clients.run(client_trees.scored_ids, trees, ids, target)
             scored[target] = fed.exchange_route(remote, name="lumos/scored_pairs")
-        exclusions = fed.clients.run(make_exclusions, rows, ids, fed.num_clients)
+        exclusions = fed.clients.run(client_trees.make_exclusions, rows, ids, fed.num_clients)
         links = LinkRoutes(pair_route(fed, pairs, receivers, assigned), scored, exclusions)
     counts = fed.clients.run(examples, trees)
     if links is None:
@@ -312,59 +204,6 @@ def send_features(
     return fed.clients.run(received_values, headers, bits), spent
 
 
-def encode_features(
-    cohort: Cohort, ids: Tensor, rows: PairRows, assignment: dict[str, Tensor], config: LumosConfig
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Encode the features for all receivers of a cohort's clients."""
-    _, receiving = assigned_rows(assignment)
-    assert cohort.x is not None
-    sent = encode(cohort.x, ids, rows.client[receiving], rows.other[receiving], config)
-    spent = {"epsilon": sent.epsilon, "colluding": sent.colluding, "coordinates": sent.coordinates}
-    return sent.header, sent.flat, sent.lengths, spent
-
-
-def expected_bytes(header: Tensor, width: int) -> Tensor:
-    """Return how many bytes of bits follow each header."""
-    return bytes_of_bins(announced_sizes(header, width))
-
-
-def received_values(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
-    """Return received features as values of the state."""
-    return {"header": header, "flat": flat}
-
-
-def embeddings(
-    fed: Federation, prepared: Prepared, weights: Located, network: Network, *, key: int | None, grad: bool
-) -> Located:
-    """Compute h_u of every client, at the client."""
-    own, for_neighbours = fed.clients.run(leaf_embeddings, prepared.trees, weights, network, key, outputs=2)
-    arrived = fed.exchange(for_neighbours, prepared.to_neighbours, name="lumos/leaf_embeddings", grad=grad)
-    return fed.clients.run(pool, prepared.trees, own, arrived, network, key)
-
-
-def link_losses(
-    fed: Federation, prepared: Prepared, h: Located, config: LumosConfig, round_number: int
-) -> Located:
-    """Let every client ask the neighbours in its tree and its drawn pairs for their embeddings, and compute
-    its loss.
-    """
-    links = prepared.links
-    assert links is not None
-    to_send = fed.clients.run(rows_to_send, prepared.trees, h)
-    assigned = fed.exchange(to_send, links.to_receivers, name="lumos/assigned_embeddings")
-    wanted = fed.clients.run(
-        draw_negatives,
-        prepared.trees,
-        links.exclusions,
-        fed.client_ids(),
-        config.links.negatives,
-        fold(config.run.seed, "negatives", round_number),
-    )
-    route = fed.exchange_route(wanted, name="lumos/negative_ids")
-    drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
-    return fed.clients.run(link_loss, prepared.trees, wanted, h, assigned, drawn)
-
-
 def round(fed: Federation, state: State, config: LumosConfig, round_number: int) -> State:
     """Run one epoch."""
     prepared: Prepared = state.prepared
@@ -387,6 +226,38 @@ def round(fed: Federation, state: State, config: LumosConfig, round_number: int)
         step, values["weights"], gradients, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
+
+
+def embeddings(
+    fed: Federation, prepared: Prepared, weights: Located, network: Network, *, key: int | None, grad: bool
+) -> Located:
+    """Compute h_u of every client, at the client."""
+    own, for_neighbours = fed.clients.run(leaf_embeddings, prepared.trees, weights, network, key, outputs=2)
+    arrived = fed.exchange(for_neighbours, prepared.to_neighbours, name="lumos/leaf_embeddings", grad=grad)
+    return fed.clients.run(pool, prepared.trees, own, arrived, network, key)
+
+
+def link_losses(
+    fed: Federation, prepared: Prepared, h: Located, config: LumosConfig, round_number: int
+) -> Located:
+    """Let every client ask the neighbours in its tree and its drawn pairs for their embeddings, and compute
+    its loss.
+    """
+    links = prepared.links
+    assert links is not None
+    to_send = fed.clients.run(rows_to_send, prepared.trees, h)
+    assigned = fed.exchange(to_send, links.to_receivers, name="lumos/assigned_embeddings")
+    wanted = fed.clients.run(
+        client_trees.draw_negatives,
+        prepared.trees,
+        links.exclusions,
+        fed.client_ids(),
+        config.links.negatives,
+        fold(config.run.seed, "negatives", round_number),
+    )
+    route = fed.exchange_route(wanted, name="lumos/negative_ids")
+    drawn = fed.exchange(h, route, name="lumos/negative_embeddings")
+    return fed.clients.run(link_loss, prepared.trees, wanted, h, assigned, drawn)
 
 
 def predict(fed: Federation, state: State, config: LumosConfig, target: str) -> Located:
@@ -436,6 +307,191 @@ def client_figures(
         "comparisons": assignment["outcomes"],
         "embeddings": moved,
     }
+
+
+# ---- at the clients: features ------------------------------------------------------------------------------
+
+
+def to_values(assignment: Assignment) -> dict[str, Tensor]:
+    """Return an assignment as values of the state; its history is not kept."""
+    return {"local": assignment.local, "remote": assignment.remote, "outcomes": assignment.outcomes}
+
+
+def encode_features(
+    cohort: Cohort, ids: Tensor, rows: PairRows, assignment: dict[str, Tensor], config: LumosConfig
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Encode the features for all receivers of a cohort's clients."""
+    _, receiving = assigned_rows(assignment)
+    assert cohort.x is not None
+    sent = feature_encoding.encode(cohort.x, ids, rows.client[receiving], rows.other[receiving], config)
+    spent = {"epsilon": sent.epsilon, "colluding": sent.colluding, "coordinates": sent.coordinates}
+    return sent.header, sent.flat, sent.lengths, spent
+
+
+def expected_bytes(header: Tensor, width: int) -> Tensor:
+    """Return how many bytes of bits follow each header."""
+    return feature_encoding.bytes_of_bins(feature_encoding.announced_sizes(header, width))
+
+
+def received_values(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
+    """Return received features as values of the state."""
+    return {"header": header, "flat": flat}
+
+
+def decode_features(
+    cohort: Cohort,
+    rows: PairRows,
+    assignment: dict[str, Tensor],
+    features: dict[str, Tensor],
+    config: LumosConfig,
+) -> BitMatrix:
+    """Decode the features that have arrived for the neighbours in the trees, [P, F]."""
+    sender = rows.other[assigned_rows(assignment)[0]]
+    return feature_encoding.received_features(
+        features["header"], features["flat"], sender, cohort.num_features, config
+    )
+
+
+# ---- at the clients: training ------------------------------------------------------------------------------
+
+
+def copy_weights(trees: ClientTrees, weights: Weights) -> Weights:
+    """Copy the weights for every client, as leaves [n, ...] that collect its own gradient."""
+    n = trees.forest.num_clients
+    leaves: Weights = as_leaves({name: w.expand(n, *w.shape).contiguous() for name, w in weights.items()})
+    return leaves
+
+
+def examples(trees: ClientTrees) -> Tensor:
+    """Count what the mean loss is over at each client, [n] int64: training nodes, or in link prediction the
+    client itself.
+    """
+    cohort = trees.cohort
+    if cohort.links is not None:
+        return torch.ones(trees.forest.num_clients, dtype=torch.int64, device=cohort.client.device)
+    return torch.bincount(cohort.client[cohort.rows("train")], minlength=cohort.num_clients)
+
+
+def leaf_embeddings(
+    trees: ClientTrees, weights: Weights, network: Network, key: int | None
+) -> tuple[Tensor, Tensor]:
+    """Compute the embeddings of own leaves, and of the leaves that stand for neighbours [P, H]."""
+    own, noised = multiply_features(trees, weights["layers.0.weight"])
+    dropout = None if key is None else Dropout(network.dropout, key)
+    if trees.blocks is None:
+        leaves = fused(trees.forest, weights, own, noised, network.backbone, network.layers, dropout)
+    else:
+        leaves = general(trees.forest, trees.blocks, weights, own, noised, network.backbone, dropout)
+    return leaves.own, leaves.noised
+
+
+def multiply_features(trees: ClientTrees, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute x_u W of every client [n, H] and x''_v W of every leaf that stands for a neighbour [P, H]."""
+    x, forest = trees.cohort.x, trees.forest
+    assert x is not None
+    if weight.dim() == 3:  # every client has a copy of its own
+        dense = x.to_dense() if isinstance(x, SparseMatrix) else x
+        received = trees.noised.to_dense() + trees.unsent_value
+        return multiply(dense, weight, forest.clients), multiply(received, weight, forest.client)
+    own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
+    # x'' deviates from `unsent_value` at the coordinates of the bin only.
+    noised = trees.noised @ weight
+    return own, noised + trees.unsent_value * weight.sum(0) if trees.unsent_value else noised
+
+
+def pool(trees: ClientTrees, own: Tensor, arrived: Tensor, network: Network, key: int | None) -> Tensor:
+    """Compute h_u [n, H], the mean over all leaves that stand for u. The last dropout acts on h_u, not on
+    leaves.
+    """
+    # Eq. (31)
+    h = spmm(trees.own_pool, own) + spmm(trees.received_pool, arrived)
+    return (
+        h if key is None else Dropout(network.dropout, key).rows(h, trees.forest.ids[0], network.layers - 1)
+    )
+
+
+def class_scores(trees: ClientTrees, h: Tensor, weights: Weights, target: str) -> Tensor:
+    """Compute z_u for a target's nodes, [n, C]."""
+    rows, bias = trees.cohort.rows(target), weights["predictor.bias"]
+    # Eq. (32)
+    return multiply(h.index_select(0, rows), weights["predictor.weight"], rows) + bias_of_rows(bias, rows)
+
+
+def class_loss(trees: ClientTrees, h: Tensor, weights: Weights) -> Tensor:
+    """Compute the cohort's sum of cross-entropies over its training nodes, each times the weight of its
+    class.
+    """
+    cohort = trees.cohort
+    logits = class_scores(trees, h, weights, "train")
+    return cross_entropy(logits, cohort.y[cohort.rows("train")], weight=cohort.class_weights, reduction="sum")
+
+
+def rows_to_send(trees: ClientTrees, h: Tensor) -> Tensor:
+    """Select h_u for every receiver of u, [R, H]."""
+    return h.index_select(0, trees.receivers)
+
+
+def link_loss(
+    trees: ClientTrees, wanted: ExchangeIds, h: Tensor, neighbour_embeddings: Tensor, drawn: Tensor
+) -> Tensor:
+    """Compute the cohort's sum of the loss of link prediction, with log sigma(-s) for a drawn pair where the
+    paper prints log(-sigma(s)).
+
+    neighbour_embeddings: [P, H] of the neighbours in the trees. drawn: [Q, H] of the drawn clients.
+    """
+    positive = (h.index_select(0, trees.leaf_owners) * neighbour_embeddings).sum(1)
+    negative = (h.index_select(0, wanted.client) * drawn).sum(1)
+    # Eq. (33): -log sigma(s) = softplus(-s) does not overflow for large |s|.
+    return softplus(-positive).sum() + softplus(negative).sum()
+
+
+def pair_scores(trees: ClientTrees, h: Tensor, remote: Tensor, target: str) -> Tensor:
+    """Score the pairs of a target by h_u . h_v, [p]; remote: [p, H] h_v of the other clients."""
+    links = trees.cohort.links
+    assert links is not None
+    return (h.index_select(0, links.row[trees.cohort.pairs(target)]) * remote).sum(1)
+
+
+# ---- at the server, and before anything is sent ------------------------------------------------------------
+
+
+def initial_weights(task: Task, network: Network, seed: int, device: str) -> Weights:
+    """Draw the weights of the network and, to classify, predictor.weight [H, C] and predictor.bias [C]."""
+    key = fold(seed, "weights")
+    widths = [task.num_features, *[network.hidden] * network.layers]
+    weights = network.kernel.init(key, widths, network.attention_heads)
+    if task.name == CLASSIFICATION:
+        weights["predictor.weight"] = glorot(fold(key, "predictor"), network.hidden, task.num_classes)
+        weights["predictor.bias"] = torch.zeros(task.num_classes)
+    return {name: w.to(device) for name, w in weights.items()}
+
+
+def balance_facts(candidate_pairs: Tensor, rounds: int, calls: int) -> dict[str, Tensor]:
+    """Return what everyone knows about the balancing; see `Balance`."""
+    return {
+        "balance_rounds": torch.tensor(rounds),
+        "balance_calls": torch.tensor(calls),
+        "candidate_pairs": candidate_pairs,
+    }
+
+
+def check_memory(ids: Tensor, assignment: dict[str, Tensor], task: Task, network: Network) -> None:
+    """Refuse to start if the weights copied for every client would take more than MAX_BYTES, before features
+    are sent.
+    """
+    weights = initial_weights(task, network, 0, "cpu")
+    n, rows = len(ids), len(ids) + int(assignment["local"].sum())
+    first = weights["layers.0.weight"]
+    need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
+    if need > MAX_BYTES:
+        raise InputError(
+            f"a gradient for every client takes about {need / 1e9:.3g} GB for {n} clients in one process, "
+            f"more than {MAX_BYTES / 1e9:.3g}; use aggregation=plaintext, fewer clients or features, or more "
+            "workers"
+        )
+
+
+# ---- what the report says ----------------------------------------------------------------------------------
 
 
 _LINKS = "To predict links only"
@@ -511,7 +567,7 @@ METHOD = Method(
     requires=Requirements(
         disjoint=True,
         nodes_per_client="one",
-        check=check_graph,
+        check=client_trees.check_graph,
         other=(
             "features within feature_low .. feature_high",
             "edges without weights",
