@@ -43,8 +43,9 @@ class Light(Loopback):
     that has read a site's data keeps torch in memory as long as the site runs."""
 
     def start(self, name: str) -> None:
-        program = "import sys; from pathlib import Path; import graphfed.runtime.nvflare.process as process; "
-        program += "process.run_parent(Path(sys.argv[1]), allow=['deployment_places'])"
+        program = "import sys; from pathlib import Path; from graphfed.runtime.nvflare.place import Place; "
+        program += "from graphfed.runtime.nvflare.process import run_parent; "
+        program += "run_parent(Place('', Path(sys.argv[1]), allow=('deployment_places',)))"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with (self.startup_kits[name] / "terminal.txt").open("ab") as log:
             self._processes[name] = subprocess.Popen(

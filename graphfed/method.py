@@ -12,7 +12,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.averaging.methods import FEDAVG, WEIGHTS_SENT
-from graphfed.methods.averaging.program import count_training, predict, prepare_own, round, setup, start
+from graphfed.methods.averaging.program import count_training, predict, round, setup, start
 from graphfed.methods.averaging.rules import RULE_SETTINGS, RULES
 from graphfed.methods.averaging.rules.base import Average, Rule
 from graphfed.methods.averaging.settings import AveragingSettings
@@ -24,6 +24,7 @@ from graphfed.methods.common.local_training import (
     own_view,
     predict_shared,
     prepare,
+    prepare_own,
     train_from_shared,
 )
 from graphfed.methods.parts import (

@@ -324,7 +324,7 @@ def test_the_page_of_a_method_says_which_plug_in_it_is_of(capsys: pytest.Capture
 def test_data_sets_of_plug_ins_are_listed_with_what_they_are() -> None:
     load_plugin(write("others", OTHERS))
     row = next(row for row in available() if row.name == "small")
-    assert (row.title, row.ready) == ("a small social network", True)
+    assert (row.spec.title, row.ready) == ("a small social network", True)
     assert graphfed.inspect("small", settings={"data.num_nodes": 45}).data.num_nodes == 45  # type: ignore[union-attr]
 
 

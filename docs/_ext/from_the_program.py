@@ -94,7 +94,7 @@ class MessagesTable(Directive):
             ("Every deployed run", tuple(participant.MESSAGES.items())),
             ("Every run with training", tuple(train.CONTROL.items())),
             *(
-                (f"Every run of {task.replace('_', ' ')}", tuple(get_task(task).evaluation.messages.items()))
+                (f"Every run of {task.replace('_', ' ')}", tuple(get_task(task).messages.items()))
                 for task in TASKS
             ),
             ("Both, with aggregation=secure", tuple(SECURE_MESSAGES.items())),

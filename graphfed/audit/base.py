@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from graphfed.audit.rerun import Rerun, rerun
 from graphfed.audit.transcript import Keep, Transcript, record_rounds
 from graphfed.federation import Ledger
@@ -22,31 +20,9 @@ if TYPE_CHECKING:
     from graphfed.runs.train import Event
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The rows of predictions.parquet.
-
-    Attributes:
-        node: The node of each row, [n] int64.
-        label: Its label, [n] int64; -1 if it is not known.
-        part: "train", "val", "test" or "none", [n].
-        probability: The predicted probability of each class, [n, C].
-    """
-
-    node: np.ndarray
-    label: np.ndarray
-    part: np.ndarray
-    probability: np.ndarray
-
-
 @dataclass(frozen=True, eq=False)
 class AuditedRun:
-    """A finished run, opened for the checks.
-
-    Attributes:
-        inputs: The data that it trained on.
-        on_event: Called with the progress events of repeated runs; None to show nothing.
-    """
+    """A finished run, opened for the checks; `on_event` is called with the progress of repeated runs."""
 
     folder: Path
     config: RunConfig
@@ -56,7 +32,6 @@ class AuditedRun:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger in ledger.json."""
         return Ledger.from_json(files.read_json(self.folder / "ledger.json", LedgerFile))
 
     @cached_property
@@ -65,38 +40,16 @@ class AuditedRun:
         return {entry.name for entry in self.ledger.entries}
 
     @cached_property
-    def predictions(self) -> Scored:
-        """The predictions in predictions.parquet."""
-        classes = [f"probability_{c}" for c in range(self.inputs.task(self.config.task).num_classes)]
-        kinds = {"node": "integer", "label": "integer", "split": "text"}
-        table = files.read_predictions(self.folder, kinds | dict.fromkeys(classes, "number"))
-        return Scored(
-            node=table["node"].to_numpy(),
-            label=table["label"].fill_null(-1).to_numpy().astype(np.int64),
-            part=np.array(table["split"].to_pylist()),
-            probability=np.stack([table[name].to_numpy() for name in classes], axis=1),
-        )
-
-    @cached_property
     def transcript(self) -> Transcript:
         """The messages of set-up and the first round, run again in this process."""
         return record_rounds(self.config, self.inputs, rounds=1)
 
     def record(self, keep: Keep) -> Transcript:
-        """Run all rounds again in this process, and record their messages.
-
-        Args:
-            keep: What is recorded of each transfer.
-        """
+        """Run all rounds again in this process, and record what `keep` keeps of their messages."""
         return record_rounds(self.config, self.inputs, keep=keep, on_event=self.on_event)
 
     def rerun(self, *, plaintext: bool = False, simulated: bool | None = None) -> Rerun:
-        """Begin the run again in this process (see `rerun.rerun`).
-
-        Args:
-            plaintext: Whether sums are computed in plaintext, which gives the same values.
-            simulated: Whether secure protocols are simulated; None for as in the run.
-        """
+        """Begin the run again in this process (see `rerun.rerun`)."""
         return rerun(self.config, self.inputs, plaintext=plaintext, simulated=simulated)
 
 
@@ -107,7 +60,6 @@ class Finding:
     Attributes:
         result: A sentence that says what the attacker achieves.
         baseline: What an attacker without these messages achieves.
-        verdict: The conclusion.
         leaks: Whether the attacker gains information; None if nothing was measured.
         value: The figure of the result.
         interval: Its 95 % confidence interval; None for a count, which is exact.
@@ -135,7 +87,6 @@ class Check:
         methods: The methods that the check is for; None for all.
         transfers: Names of transfers that the run must have had.
         instead: Names of transfers that are enough in their place.
-        tasks: The tasks that the check is for.
     """
 
     name: str
@@ -148,12 +99,9 @@ class Check:
     tasks: tuple[str, ...] = (CLASSIFICATION,)
 
     def applies(self, run: AuditedRun) -> bool:
-        """Return whether the check applies to a run.
-
-        Returns:
-            True if the check is for the run's method and task and the run had the transfers that it needs.
-        """
+        """Return whether a run has the method, the task and the transfers that the check is for."""
         of_method = self.methods is None or run.config.method.name in self.methods
         of_task = run.config.task in self.tasks
+        # Some attacks have two sources, such as sums in plaintext or their ciphertexts.
         sufficient = (self.transfers, self.instead or self.transfers)
         return of_method and of_task and any(run.transfers.issuperset(names) for names in sufficient)

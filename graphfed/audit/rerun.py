@@ -28,7 +28,7 @@ from graphfed.tasks.run_config import RunConfig
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The rows of an exchange between clients, as they were sent and as they arrived."""
+    """The rows of an exchange between clients, in the order of the senders and of the receivers."""
 
     sent: Tensor
     received: Tensor
@@ -47,14 +47,18 @@ class _Federation(Federation):
         return arrived
 
 
+def place_data(fed: Federation, config: RunConfig, inputs: Inputs) -> Any:
+    """Place the run's data at the clients of a federation in this process."""
+    parts = inputs.parts(config, fed.workers)
+    return get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
+
+
 @dataclass(frozen=True, eq=False)
 class Rerun:
     """A repeated run, before set-up.
 
-    Attributes:
-        fed: All clients in one cohort.
-        data: The data at the clients, after they agreed on the scale of features and the weights of classes.
-        training: The settings of the method.
+    `data` is that of the clients after they agreed on the scale of features and the weights of classes;
+    `training` has the settings of the method.
     """
 
     fed: _Federation
@@ -70,7 +74,6 @@ class Rerun:
         return cohort
 
     def setup(self) -> State:
-        """Run the method's set-up."""
         with self.fed.phase("setup", round_number=0):
             return self.method.setup(self.fed, self.data, self.task, self.training)
 
@@ -100,9 +103,8 @@ def rerun(
 ) -> Rerun:
     """Place a run's data at its clients and let them agree, in plaintext, on what is common to all methods.
 
-    Args:
-        plaintext: Whether sums are computed in plaintext, too, which gives the same values.
-        simulated: Whether secure protocols are simulated; None for as in the run.
+    `plaintext` replaces secure sums by plaintext ones, and `simulated` secure protocols by simulated ones
+    (None: as in the run); both give the same values.
     """
     training = config.settings
     if simulated is None:
@@ -110,11 +112,11 @@ def rerun(
     fed = _Federation(
         [tuple(range(inputs.clients_of(config.method)))], device=config.device, simulated=simulated
     )
-    parts = inputs.parts(config, fed.workers)
-    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
     task = inputs.task(config.task)
+    # Agreement is not attacked, so it never needs the cost of a secure sum.
     in_plaintext = training
     if sum_protection(training) != PLAINTEXT:
         in_plaintext = changed(training, aggregation=PLAINTEXT)
-    data, _ = agree_before_setup(fed, data, config.method, task, in_plaintext)
+    placed = place_data(fed, config, inputs)
+    data, _ = agree_before_setup(fed, placed, config.method, task, in_plaintext)
     return Rerun(fed, config.method, data, task, in_plaintext if plaintext else training)

@@ -23,13 +23,7 @@ __all__ = ["Audit", "audit"]
 
 @dataclass(frozen=True)
 class Audit:
-    """What the checks of a run found.
-
-    Attributes:
-        dataset: The name of its data set.
-        findings: The finding of each check, by name.
-        skipped: Why a check was skipped, by name.
-    """
+    """What the checks of a run found: findings, and why a check was skipped, by name of the check."""
 
     method: str
     dataset: str
@@ -61,11 +55,7 @@ class Audit:
         return content
 
     def table(self) -> "Table":
-        """Return the findings as a table for the screen.
-
-        Returns:
-            A table of the package rich.
-        """
+        """Return the findings as a table for the screen."""
         rows = [
             (
                 f"{name}: {CHECKS[name].tests}",

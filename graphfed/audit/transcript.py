@@ -35,7 +35,6 @@ class ObservedTransfer:
     """One transfer. All clients are one cohort, so it has one message.
 
     Attributes:
-        name: The transfer's name in the ledger.
         phase: "setup", "train", "eval" or "predict".
         round: The round, 0 in set-up.
         to_server: Whether the server received it; if not, the clients did.
@@ -57,13 +56,18 @@ class ObservedTransfer:
 Keep = Callable[[ObservedTransfer], Any]
 
 
+def keep_payload(transfer: ObservedTransfer) -> Any:
+    """Record everything."""
+    return transfer.payload
+
+
 @dataclass(frozen=True, eq=False)
 class Transcript:
     """The messages of a run.
 
     Attributes:
-        cohort: The data of all clients, with features as the method received them (`Rerun`). The
-            server does not have it; an audit compares its results with it.
+        cohort: The data of all clients, with features as the method received them (`Rerun`). The server does
+            not have it; an audit compares its results with it.
         complete: Whether the run was recorded to its end.
     """
 
@@ -73,11 +77,7 @@ class Transcript:
     complete: bool
 
     def first(self, name: str, phase: str, *, to_server: bool = True) -> ObservedTransfer:
-        """Return the first transfer with a name.
-
-        Raises:
-            GraphfedError: If there is none.
-        """
+        """Return the first transfer with a name; GraphfedError if there is none."""
         for transfer in self.observed_transfers:
             if (transfer.name, transfer.phase, transfer.to_server) == (name, phase, to_server):
                 return transfer
@@ -102,7 +102,7 @@ class _Recording(Federation):
         device: str,
         *,
         simulated: bool = False,
-        keep: Keep = lambda transfer: transfer.payload,
+        keep: Keep = keep_payload,
         rounds: float = np.inf,
         most_bytes: float = np.inf,
     ) -> None:
@@ -149,32 +149,27 @@ def record_rounds(
     inputs: "Inputs",
     *,
     rounds: int | None = None,
-    keep: Keep | None = None,
+    keep: Keep = keep_payload,
     most_bytes: float = MOST_BYTES,
     on_event: "Callable[[Event], None] | None" = None,
 ) -> Transcript:
     """Repeat a run, and record messages of its set-up and rounds with their evaluations.
 
-    Args:
-        rounds: How many rounds are repeated; None for all that the run had, with its last predictions.
-        keep: What is recorded of each transfer; None for everything.
-        most_bytes: No further round is recorded once the recorded values have so many bytes.
-        on_event: Called with the progress events of the repeated run.
+    With `rounds` None they are all that the run had, with its last predictions. No further round is recorded
+    once the recorded values have `most_bytes`.
     """
-    from graphfed.audit.rerun import rerun
+    from graphfed.audit.rerun import place_data, rerun
     from graphfed.runs.train import train
-    from graphfed.tasks.registry import get_task
 
     fed = _Recording(
         inputs.clients_of(config.method),
         config.device,
         simulated=is_simulated(config.settings),
-        keep=keep or (lambda transfer: transfer.payload),
+        keep=keep,
         rounds=np.inf if rounds is None else rounds,
         most_bytes=most_bytes,
     )
-    parts = inputs.parts(config, fed.workers)
-    data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])
+    data = place_data(fed, config, inputs)
     try:
         train(fed, config.method, data, inputs.task(config.task), config.settings, on_event=on_event)
         complete = True
@@ -185,16 +180,20 @@ def record_rounds(
     return Transcript(tuple(fed.observed_transfers), cohort, fed.recorded_rounds, complete)
 
 
+def features_of(cohort: Cohort, index: np.ndarray) -> torch.Tensor:
+    """Copy the features of the rows `index` as `dense_rows` does, [n, F]."""
+    assert cohort.x is not None
+    return dense_rows(cohort.x, index)
+
+
+def all_features(cohort: Cohort) -> Any:
+    """Return the features of all rows [N, F] as the run used them, as a scipy matrix or an array."""
+    assert cohort.x is not None
+    return cohort.x.to_scipy() if isinstance(cohort.x, SparseMatrix) else cohort.x.cpu().numpy()
+
+
 def dense_rows(rows: torch.Tensor | SparseMatrix, index: np.ndarray) -> torch.Tensor:
-    """Copy some rows to a dense float64 matrix on the CPU.
-
-    Args:
-        rows: Features, or a payload, [N, F].
-        index: The numbers of the rows, [n].
-
-    Returns:
-        The rows, [n, F].
-    """
+    """Copy rows `index` [n] of features or a payload [N, F] to a dense float64 matrix on the CPU."""
     places = torch.from_numpy(index)
     if isinstance(rows, SparseMatrix):
         return rows.select_rows(places.to(rows.values.device)).to_dense().double().cpu()

@@ -1,7 +1,6 @@
 """`graphfed data ...`: inspects and partitions data before training."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +8,9 @@ import typer
 
 from graphfed.cli.options import DataDir, Json, Plugins, SharedOptions, with_options
 from graphfed.cli.output import print_json, show
-from graphfed.cli.values import DATA_SETS, choices, data_setting_keys
+from graphfed.cli.values import choices, data_setting_keys
 from graphfed.errors import InputError
-from graphfed.tasks.run_options import RunOptions
+from graphfed.tasks.run_options import DATA_SETS
 from graphfed.terminal import make_table, print_line
 
 if TYPE_CHECKING:
@@ -76,11 +75,11 @@ def data_list(data_dir: DataDir = None, plugin: Plugins = None) -> None:
 
     rows = []
     for row in available(data_dir):
-        source = DATASETS.plugin(row.name)
-        where = str(source or "built in") if row.built_in else str(row.place) if row.place else "not found"
+        spec, source = row.spec, DATASETS.plugin(row.name)
+        where = str(source or "built in") if spec.built_in else str(row.place) if row.place else "not found"
         if row.missing:
-            where += f"; missing: {', '.join(row.missing)}; from {DATASETS[row.name].source}"
-        rows.append((row.name, f"{row.title} ({row.task})", where))
+            where += f"; missing: {', '.join(row.missing)}; from {spec.source}"
+        rows.append((row.name, f"{spec.title} ({spec.task})", where))
     show(make_table(("data set", "what it is", "where"), rows, lines=True))
 
 
@@ -117,7 +116,7 @@ def data_inspect(
 
     if out is not None:
         check_new_file(out, PICTURES)
-    found = _inspect_data(data, shared, settings)
+    found = _inspect_data(data, shared.run, settings)
     if out is not None:
         picture = _drawn(found, out)
         with writing(out):
@@ -208,20 +207,12 @@ def data_export(
 PICTURES = (".svg", ".png")
 
 
-def _inspect_data(data: Any, shared: SharedOptions, settings: list[str] | None) -> "Inspection":
+def _inspect_data(data: Any, options: Mapping[str, Any], settings: list[str] | None) -> "Inspection":
     """Inspect the data with the given options and settings."""
     from graphfed.runs.inspect import inspect
     from graphfed.runs.settings import parse_settings
 
-    return inspect(
-        data,
-        clients=shared.clients,
-        partition=shared.partition,
-        split=shared.split or RunOptions.split,
-        seed=shared.seed or RunOptions.seed,
-        data_dir=shared.data_dir,
-        settings=parse_settings(settings or ()),
-    )
+    return inspect(data, **options, settings=parse_settings(settings or ()))
 
 
 def _partition_graph(data: str, shared: SharedOptions, settings: list[str] | None) -> "Inspection":
@@ -235,8 +226,7 @@ def _partition_graph(data: str, shared: SharedOptions, settings: list[str] | Non
         raise InputError(
             f"{data!r} has readings of sensors, and every sensor is a client; give a graph to partition"
         )
-    named = replace(shared, partition=shared.partition or source.default_partition)
-    return _inspect_data(source, named, settings)
+    return _inspect_data(source, {"partition": source.default_partition, **shared.run}, settings)
 
 
 def _drawn(found: "Inspection", path: Path) -> bytes:

@@ -7,27 +7,17 @@ options of a run names them with `with_options` and receives them as one object 
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from graphfed.cli.values import (
-    DATA_SETS,
-    DEVICES,
-    PARTITIONS,
-    PLACEMENTS,
-    RUNTIMES,
-    SPLITS,
-    TASKS,
-    choices,
-    method_names,
-    setting_keys,
-)
+from graphfed.cli.values import choices, method_names, setting_keys
 from graphfed.errors import InputError
-from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, RunOptions
+from graphfed.tasks import run_options
+from graphfed.tasks.run_options import DATA_PANEL, OUTPUT_PANEL, PLUGIN_PANEL, TRAINING_PANEL
 
 
 def whole_number(text: str) -> int:
@@ -71,27 +61,42 @@ def _load_plugins(context: typer.Context, modules: list[str] | None) -> list[str
     return modules
 
 
-#: The panels of a command's help, in the order of the options below.
-DATA_PANEL = "Data"
-TRAINING_PANEL = "Training"
-MACHINE_PANEL = "Machine"
-PLUGIN_PANEL = "Plug-ins"
-OUTPUT_PANEL = "Output"
+def _typer_option(name: str) -> Any:
+    """Return what typer reads of the declaration of an option of a run."""
+    option = run_options.described(name)
+    names = run_options.choices_of(name) or option.names
+    return typer.Option(
+        metavar=option.metavar,
+        parser=whole_number if int in run_options.kinds_of(name) else None,
+        autocompletion=choices(names, option.plugins) if names else None,
+        rich_help_panel=option.panel,
+        help=option.help,
+    )
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    """Return the parameter of a command for an option of a run; None stands for one that was not given."""
+    kinds = run_options.kinds_of(name)
+    kind: Any = str
+    if int in kinds:
+        kind = int
+    elif float in kinds:
+        kind = float
+    elif Path in kinds and not run_options.described(name).names:
+        kind = Path  # whose completion is the shell's own
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, _typer_option(name)],
+    )
+
 
 Method = Annotated[
     str | None,
     typer.Argument(metavar="METHOD", autocompletion=method_names, help="The method; see 'graphfed methods'."),
 ]
-Data = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DATA",
-        autocompletion=choices(DATA_SETS, "graphfed.datasets"),
-        rich_help_panel=DATA_PANEL,
-        help="Data set (see 'graphfed data list'), or a file: .yaml describes tables of your own, .pt is a "
-        "PyG Data, .graphml is a graph (default: digits; for forecasting: roads).",
-    ),
-]
+DataDir = Annotated[Path | None, _typer_option("data_dir")]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -99,80 +104,6 @@ Config = Annotated[
         rich_help_panel=DATA_PANEL,
         help="YAML file with these options by name (method, data, clients, ...) and settings under 'set:'. "
         "Options on the command line override the file.",
-    ),
-]
-Clients = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole_number,
-        metavar="K",
-        rich_help_panel=DATA_PANEL,
-        help=f"Number of clients (default: {DEFAULT_CLIENTS}; the partitions ego, column and sensors "
-        "determine it themselves).",
-    ),
-]
-Partition = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME|FILE",
-        autocompletion=choices(PARTITIONS, "graphfed.partitions"),
-        rich_help_panel=DATA_PANEL,
-        help=f"How the graph is partitioned among clients: {', '.join(PARTITIONS)}; or a file of 'graphfed "
-        "data partition'. Default: column if the data names a client for each node; otherwise the partition "
-        "that the method is made for: ego, with one client per node, or label_dirichlet with "
-        "partition.beta=10000, which is even. Sensors have the partition sensors only, with one client per "
-        "sensor.",
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPLIT",
-        autocompletion=choices(SPLITS),
-        rich_help_panel=DATA_PANEL,
-        help="Split into training, validation and test parts: default, public, per_class:20,500,1000 or "
-        "random:0.5,0.25,0.25 (default: public if the data set has it, else per_class, or random if a class "
-        "is rare). Link prediction: "
-        "edges:0.8,0.05,0.15 (its default). Forecasting: time:0.7,0.1,0.2 (its default) or inductive:0.5, "
-        "which trains on the western half of the sensors.",
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TASK",
-        autocompletion=choices(TASKS),
-        rich_help_panel=TRAINING_PANEL,
-        help="What the model predicts: classification (the class of a node), link_prediction (whether a pair "
-        "of nodes is an edge) or forecasting (the next readings of a sensor). The method must support the "
-        "task (default: the first task of the method).",
-    ),
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        rich_help_panel=DATA_PANEL,
-        help="Folder that is searched first for data files, before GRAPHFED_DATA and the cache folder.",
-    ),
-]
-Rounds = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole_number,
-        metavar="R",
-        rich_help_panel=TRAINING_PANEL,
-        help="The most communication rounds. Training ends earlier if validation stops improving "
-        "(default: 300; for forecasting: 100).",
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole_number,
-        metavar="S",
-        rich_help_panel=TRAINING_PANEL,
-        help=f"Seed of the weights, random draws, partition and split (default: {RunOptions.seed}).",
     ),
 ]
 Seeds = Annotated[
@@ -208,66 +139,6 @@ Plugins = Annotated[
         "audits. Give the option once per module. Installed plug-ins are found without it.",
     ),
 ]
-Runtime = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=choices(RUNTIMES),
-        rich_help_panel=MACHINE_PANEL,
-        help="local: all clients in this process; processes: one process per client, or as many as "
-        "--workers; nvflare: a deployment over NVIDIA FLARE: a rehearsal on this machine or, with "
-        f"--startup-kit, the sites of a deployment (default: {RunOptions.runtime}).",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole_number,
-        metavar="N",
-        rich_help_panel=MACHINE_PANEL,
-        help="With --runtime processes or nvflare: the number of processes that compute for the clients "
-        "(default: one per client).",
-    ),
-]
-Placement = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=choices(PLACEMENTS),
-        rich_help_panel=MACHINE_PANEL,
-        help="In the local runtime: stacked computes all clients together; one-at-a-time computes one client "
-        "after the other, which is slow but helps debugging: a failure names the client, the stage and the "
-        f"inputs (default: {RunOptions.placement}).",
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=choices(DEVICES),
-        rich_help_panel=MACHINE_PANEL,
-        help=f"Device to compute on: cpu, cuda or cuda:0 (default: {RunOptions.device}).",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        parser=whole_number,
-        metavar="N",
-        rich_help_panel=MACHINE_PANEL,
-        help="Number of threads to compute with (default: one for a small graph, every core for a large "
-        "one). With --runtime processes, the threads of each process (default: one).",
-    ),
-]
-CheckpointEvery = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=OUTPUT_PANEL,
-        help="Time between checkpoints, from which 'graphfed resume' continues; 0 saves one every round "
-        f"(default: {RunOptions.checkpoint_every:g}).",
-    ),
-]
 Json = Annotated[
     bool,
     typer.Option(
@@ -294,54 +165,29 @@ Report = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """The options that several commands share. An option that was not given is None."""
+    """The options that several commands share.
 
-    data: Data = None
+    Attributes:
+        run: The options of a run that were given, by the names of `RunOptions`.
+    """
+
+    run: Mapping[str, Any]
     config: Config = None
-    clients: Clients = None
-    partition: Partition = None
-    rounds: Rounds = None
-    seed: Seed = None
     seeds: Seeds = None
-    split: Split = None
-    task: Task = None
-    runtime: Runtime = None
-    workers: Workers = None
-    placement: Placement = None
-    device: Device = None
-    threads: Threads = None
-    data_dir: DataDir = None
     plugin: Plugins = None
-    checkpoint_every: CheckpointEvery = None
     settings: Settings = None
     as_json: Json = False
     report: Report = True
     progress: Progress = True
 
     def run_options(self, **declared: Any) -> dict[str, Any]:
-        """Collect the options of a run that were given.
-
-        Args:
-            declared: Options that the command declares itself, by name; None for one that was not given.
-
-        Returns:
-            The options by the names of `RunOptions`.
-        """
-        shared = {name: getattr(self, name) for name in OPTIONS if hasattr(self, name)}
-        return {name: value for name, value in {**shared, **declared}.items() if value is not None}
+        """Return the options of a run that were given, those that the command declares itself included."""
+        return {**self.run, **{name: value for name, value in declared.items() if value is not None}}
 
     def merged(self, config: dict[str, Any], **declared: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Merge the options of a config file with those of the command line, which override the file.
+        """Merge the options of a config file, {} for none, with those of the command line, which override it.
 
-        Args:
-            config: The content of the file, {} for none.
-            declared: Options that the command declares itself, by name.
-
-        Returns:
-            The options of a run by the names of `RunOptions`, and its settings by name.
-
-        Raises:
-            InputError: A setting or the seeds cannot be read.
+        Returns the options and the settings.
         """
         from graphfed.runs.settings import parse_settings
         from graphfed.studies.plan import parse_seeds
@@ -372,16 +218,11 @@ def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
 
 
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a decorator that adds shared options to a command.
-
-    The command gets the shared options as one object, its parameter `shared`.
+    """Make a decorator that adds shared options to a command, which gets them as its parameter `shared`.
 
     Args:
         names: Every option of the command, in the order of its help page. An option that the command declares
             as a keyword parameter is passed under its name, even if a shared option has the same name.
-
-    Returns:
-        The decorator. It returns a function with the signature that typer reads.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -393,14 +234,20 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             if declared[name].kind is not declared[name].KEYWORD_ONLY
         ]
         assert declared.keys() <= set(names), "an option of the command has no place in the help"
-        shared = [name for name in names if name not in declared]
-        known = {**inspect.signature(SharedOptions).parameters, **declared}
+        of_run = [name for name in names if name in run_options.OPTIONS and name not in declared]
+        others = [name for name in names if name not in (*of_run, *declared)]
+        known = {
+            **inspect.signature(SharedOptions).parameters,
+            **{name: _parameter(name) for name in of_run},
+            **declared,
+        }
         parameters = [*arguments, *(known[name] for name in names)]
 
         @functools.wraps(command)
         def call(**values: Any) -> None:
-            given = SharedOptions(**{name: values.pop(name) for name in shared})
-            command(**values, shared=given)
+            given = {name: value for name in of_run if (value := values.pop(name)) is not None}
+            shared = SharedOptions(run=given, **{name: values.pop(name) for name in others})
+            command(**values, shared=shared)
 
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

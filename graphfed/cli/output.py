@@ -50,7 +50,7 @@ def summary(result: "Result") -> str:
     from graphfed.tasks.headline import headline, name_of
     from graphfed.tasks.registry import task_or_default
 
-    shown, named = list(result.test), task_or_default(result.task).headline is not None
+    shown, named = list(result.test), task_or_default(result.task).chooses_headline
     if named:
         shown = [*headline(result.task, result.details, result.test), "loss"]
     metrics = ", ".join(

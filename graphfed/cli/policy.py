@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from graphfed.cli.options import OUTPUT_PANEL, TRAINING_PANEL, SharedOptions, whole_number, with_options
+from graphfed.cli.options import SharedOptions, whole_number, with_options
 from graphfed.cli.output import command_line, interruption_logged, print_outcome
 from graphfed.cli.values import setting_keys
+from graphfed.tasks.run_options import OUTPUT_PANEL, TRAINING_PANEL
 
 
 def policy_setting_keys(incomplete: str) -> list[str]:

@@ -7,8 +7,9 @@ import typer
 
 from graphfed.cli.options import DataDir, Plugins
 from graphfed.cli.output import interruption_logged
-from graphfed.cli.values import DATA_SETS, choices, run_folders
+from graphfed.cli.values import choices, run_folders
 from graphfed.errors import InputError
+from graphfed.tasks.run_options import DATA_SETS
 from graphfed.terminal import print_line
 
 

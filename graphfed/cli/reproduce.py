@@ -7,8 +7,9 @@ import typer
 
 from graphfed.cli.options import DataDir, Json, Progress, whole_number
 from graphfed.cli.output import command_line, interruption_logged, print_outcome, say, show
-from graphfed.cli.values import DATA_SETS, choices
+from graphfed.cli.values import choices
 from graphfed.reproductions import PAPERS
+from graphfed.tasks.run_options import DATA_SETS
 from graphfed.terminal import make_table
 
 

@@ -232,6 +232,7 @@ def site_start(
 
     See also: graphfed site status
     """
+    from graphfed.runtime.nvflare.place import Place
     from graphfed.runtime.nvflare.process import run_parent
 
     if threads is not None and threads < 1:
@@ -255,18 +256,19 @@ def site_start(
             )
         if checked.returncode:
             raise typer.Exit(checked.returncode)
-    run_parent(
-        startup_kit,
+    place = Place(
+        name="",  # the startup kit has it
+        startup_kit=startup_kit,
         data=data,
         threads=threads or 1,
         device=device,
-        allow=allow or (),
-        methods=_named_methods(methods),
-        forbid=forbid or (),
+        allow=tuple(allow or ()),
+        methods=tuple(_named_methods(methods)),
+        forbid=tuple(forbid or ()),
         memory=memory or 0,
         rehearsal=rehearsal,
-        say=print_line,
     )
+    run_parent(place, print_line)
 
 
 @app.command("check")

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphfed.cli.options import (
-    DATA_PANEL,
-    MACHINE_PANEL,
-    OUTPUT_PANEL,
     Method,
     SharedOptions,
     read_seedless_config,
@@ -17,6 +14,7 @@ from graphfed.cli.options import (
 from graphfed.cli.output import command_line, interruption_logged, print_outcome, say, summary
 from graphfed.cli.values import method_names, run_folders
 from graphfed.errors import InputError
+from graphfed.tasks.run_options import DATA_PANEL, MACHINE_PANEL, OUTPUT_PANEL
 from graphfed.terminal import print_line
 
 if TYPE_CHECKING:
@@ -266,7 +264,7 @@ def resume(
     from graphfed.studies.sweep import Sweep
 
     with interruption_logged():
-        ended = continue_run(folder, data_dir=shared.data_dir, progress=shared.progress)
+        ended = continue_run(folder, **shared.run, progress=shared.progress)
     if isinstance(ended, Result):
         _print_result(ended, shared)
     elif isinstance(ended, Sweep):

@@ -1,45 +1,10 @@
-"""The names that the shell completes and the help lists, without loading the code behind them.
+"""What the shell completes, without loading the code behind it: completion answers while a person types.
 
-Completion must answer while a person types: the tables in graphfed.data would load numpy first.
-tests/integration/test_completion.py keeps these copies equal to the tables. Tasks, runtimes and placements
-need no copy, because the modules that list them load neither; settings are kept in the cache folder.
+Names of data sets and the like are in `graphfed.tasks.run_options`, settings in the cache folder.
 """
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import get_args
-
-from graphfed.tasks.registry import TASKS
-from graphfed.tasks.run_options import Placement, Runtime
-
-__all__ = [
-    "DATA_SETS",
-    "DEVICES",
-    "PARTITIONS",
-    "PLACEMENTS",
-    "RUNTIMES",
-    "SPLITS",
-    "TASKS",
-    "choices",
-    "data_setting_keys",
-    "method_names",
-    "run_folders",
-    "setting_keys",
-]
-
-DATA_SETS = (
-    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "facebook_128", "lastfm", "dblp",
-    "physics", "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20",
-    "pems_bay_67",
-)  # fmt: skip
-PARTITIONS = (
-    "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
-    "column", "sensors",
-)  # fmt: skip
-RUNTIMES: tuple[str, ...] = get_args(Runtime)
-PLACEMENTS: tuple[str, ...] = get_args(Placement)
-SPLITS = ("default", "public", "per_class", "random", "random_plain", "edges", "time", "inductive")
-DEVICES = ("cpu", "cuda")
 
 
 def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]:

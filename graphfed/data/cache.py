@@ -5,10 +5,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the path of graphfed's cache folder, without creating the folder.
-
-    Returns:
-        `$XDG_CACHE_HOME/graphfed`, or `~/.cache/graphfed` if XDG_CACHE_HOME is not set.
-    """
+    """Return `$XDG_CACHE_HOME/graphfed` or `~/.cache/graphfed`, without creating it."""
+    # The place that the XDG specification states; an empty variable counts as none.
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "graphfed"

@@ -6,17 +6,10 @@ import numpy as np
 
 
 def content_hash(arrays: dict[str, np.ndarray], text: str = "") -> str:
-    """Hash named arrays and a text with SHA-256.
+    """Hash named arrays, in any order, after a text, to 64 hexadecimal digits of SHA-256.
 
     Names, dtypes, shapes and values all change the hash. Byte order does not: values are hashed in
     little-endian form, so every machine gets the same hash.
-
-    Args:
-        arrays: The arrays by name, of any shapes. The order of the names does not change the hash.
-        text: A text that is hashed before the arrays.
-
-    Returns:
-        The hash as 64 hexadecimal digits.
     """
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):

@@ -29,17 +29,13 @@ from graphfed.plugins import Registry
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """The data set that a name stands for.
+    """The data set that a name stands for, where its files come from, and its publication and licence.
 
     Attributes:
-        title: One line that describes the set.
         task: "classification" for a graph, "forecasting" for sensors.
-        load: The function that loads the set. For a built-in set or a plug-in's set it takes the options,
-            each with a default, and returns a Graph or Sensors; it may take `structure_only` among them. For
-            a set that is read from files it is (roots, structure_only) -> Graph, or (roots) -> Sensors.
+        load: For a built-in set or a plug-in's set, a function of the options, each with a default. For a set
+            that is read from files, (roots, structure_only) -> Graph, or (roots) -> Sensors.
         default_split: The argument `spec` of `splits.make_split`; None for forecasting, where time is split.
-        source: Where the files come from.
-        citation: The publication and the licence.
         find: (roots) -> the path of the files (None if there are none) and the names of missing files. None
             for a built-in set.
     """
@@ -68,28 +64,17 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Availability:
-    """One row of `available`.
-
-    Attributes:
-        name: The name of the data set.
-        title: One line that describes it.
-        task: "classification" or "forecasting".
-        built_in: Whether the set needs no file.
-        place: The folder or file that was found; None if there is none.
-        missing: The names of the missing files.
-    """
+    """One row of `available`: what was found of a data set, and the names of the missing files."""
 
     name: str
-    title: str
-    task: str
-    built_in: bool
+    spec: DatasetSpec
     place: Path | None
     missing: tuple[str, ...]
 
     @property
     def ready(self) -> bool:
         """Whether the whole set, with its features, can be loaded now without the network."""
-        return self.built_in or not self.missing
+        return self.spec.built_in or not self.missing
 
 
 def _planetoid(folder: str, title: str) -> DatasetSpec:
@@ -104,23 +89,21 @@ def _planetoid(folder: str, title: str) -> DatasetSpec:
     )
 
 
-def _npz(name: str, title: str, citation: str, default_split: str = "per_class") -> DatasetSpec:
-    source = NPZ_SOURCES[name]
-    return DatasetSpec(
-        title=title,
+_NPZ = {
+    name: DatasetSpec(
+        title=source.title,
         task="classification",
         load=partial(load_npz, source),
         find=partial(find_npz, source=source),
-        default_split=default_split,
+        default_split=source.default_split,
         source=source.source,
-        citation=citation,
+        citation=source.citation,
     )
-
-
-def _traffic(name: str, title: str) -> DatasetSpec:
-    source = TRAFFIC[name]
-    return DatasetSpec(
-        title=title,
+    for name, source in NPZ_SOURCES.items()
+}
+_TRAFFIC = {
+    name: DatasetSpec(
+        title=source.title,
         task="forecasting",
         load=partial(load_traffic, source),
         find=partial(find_traffic, source=source),
@@ -128,8 +111,8 @@ def _traffic(name: str, title: str) -> DatasetSpec:
         source=source.source,
         citation="Li et al.: Diffusion Convolutional Recurrent Neural Network, ICLR 2018 (MIT)",
     )
-
-
+    for name, source in TRAFFIC.items()
+}
 _INCLUDED: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(
         title="handwritten digits as a nearest-neighbour graph: 1 797 nodes, 64 features, 10 classes",
@@ -150,38 +133,7 @@ _INCLUDED: dict[str, DatasetSpec] = {
     "cora": _planetoid("Cora", "citations: 2 708 nodes, 1 433 features, 7 classes"),
     "citeseer": _planetoid("CiteSeer", "citations: 3 327 nodes, 3 703 features, 6 classes"),
     "pubmed": _planetoid("PubMed", "citations: 19 717 nodes, 500 features, 3 classes"),
-    "facebook": _npz(
-        "facebook",
-        "pages that like each other: 22 470 nodes, 4 714 features, 4 classes",
-        "Rozemberczki, Allen, Sarkar: Multi-Scale Attributed Node Embedding, 2021 (GPL-3.0)",
-    ),
-    "facebook_128": _npz(
-        "facebook_128",
-        "facebook with 128 dense features: projections on singular vectors",
-        "Rozemberczki, Allen, Sarkar: Multi-Scale Attributed Node Embedding, 2021 (GPL-3.0)",
-    ),
-    "lastfm": _npz(
-        "lastfm",
-        "listeners in Asia: 7 624 nodes, 18 countries; features incomplete, structure only",
-        "Rozemberczki, Sarkar: Characteristic Functions on Graphs, CIKM 2020 (GPL-3.0)",
-        # The smallest class has 16 nodes, and the default split "per_class" trains on 20 of each class.
-        default_split="random:0.5,0.25,0.25",
-    ),
-    "dblp": _npz(
-        "dblp",
-        "citations: 17 716 nodes, 1 639 features, 4 classes",
-        "Pan et al.: Tri-Party Deep Network Representation, IJCAI 2016 (MIT)",
-    ),
-    "physics": _npz(
-        "physics",
-        "co-authors in physics: 34 493 nodes, 8 415 features, 5 classes",
-        "Shchur et al.: Pitfalls of Graph Neural Network Evaluation, 2018 (MIT)",
-    ),
-    "physics_10k": _npz(
-        "physics_10k",
-        "10 000 of the nodes of physics, drawn at random, with the edges among them",
-        "Shchur et al.: Pitfalls of Graph Neural Network Evaluation, 2018 (MIT)",
-    ),
+    **_NPZ,
     "roads": DatasetSpec(
         title="generated road network: speeds every 5 minutes, with congestion waves and missing readings",
         task="forecasting",
@@ -190,30 +142,13 @@ _INCLUDED: dict[str, DatasetSpec] = {
         source="generated",
         citation="",
     ),
-    "metr_la": _traffic("metr_la", "Los Angeles: speeds at 207 sensors, 34 272 steps of 5 minutes"),
-    "pems_bay": _traffic("pems_bay", "Bay Area: speeds at 325 sensors, 52 116 steps of 5 minutes"),
-    "metr_la_week": _traffic(
-        "metr_la_week", "METR-LA, first week: 207 sensors, 2 016 steps, gaps interpolated"
-    ),
-    "metr_la_raw": _traffic("metr_la_raw", "METR-LA, its first 1 026 steps at 207 sensors, with the gaps"),
-    "metr_la_20": _traffic("metr_la_20", "METR-LA, 20 of the sensors over the full period"),
-    "pems_bay_67": _traffic("pems_bay_67", "PEMS-BAY, 67 of the sensors over the full period"),
+    **_TRAFFIC,
 }
 DATASETS = Registry("data set", "graphfed.datasets", "DATASET", _INCLUDED, lambda: DatasetSpec)
 
 
 def search_folders(data_dir: str | Path | None = None) -> list[Path]:
-    """List the folders in which files are searched.
-
-    Args:
-        data_dir: A folder that comes first; None for no such folder.
-
-    Returns:
-        `data_dir`, the folder in GRAPHFED_DATA and the cache folder, in this order, without those not given.
-
-    Raises:
-        InputError: `data_dir` is not a folder.
-    """
+    """List the folders in which files are searched: `data_dir`, then GRAPHFED_DATA, then the cache folder."""
     if data_dir is not None and not Path(data_dir).is_dir():
         raise InputError(f"the data folder {data_dir} does not exist; create it, or omit the option")
     given = [data_dir, os.environ.get("GRAPHFED_DATA") or None, cache_folder()]
@@ -223,21 +158,12 @@ def search_folders(data_dir: str | Path | None = None) -> list[Path]:
 def load(
     name: str, data_dir: str | Path | None = None, *, structure_only: bool = False, **options: Any
 ) -> Graph | Sensors:
-    """Load a data set.
+    """Load a data set by its key of `DATASETS`.
 
     Args:
-        name: A key of `DATASETS`.
-        data_dir: A folder that is searched for files before the others (`search_folders`).
         structure_only: Load a graph without its features (`x` is None). A set whose features are incomplete
             can be loaded in no other way.
         **options: Options of a generated set, as in `load("social", num_nodes=10_000)`.
-
-    Returns:
-        A Graph, or Sensors for a forecasting set.
-
-    Raises:
-        InputError: The name or an option is unknown, or files are missing. The message names these files,
-            the folders that were searched, and the source of the files.
     """
     if name not in DATASETS:
         raise InputError(f"unknown data set {name!r}; {did_you_mean(name, DATASETS)}")
@@ -246,6 +172,7 @@ def load(
         if key not in spec.options:
             hint = did_you_mean(key, spec.options) if spec.options else "it has no options"
             raise InputError(f"data set {name!r} has no option {key!r}; {hint}")
+    # Silence would suggest that something was left out.
     if structure_only and spec.task == "forecasting":
         raise InputError(
             f"data set {name!r} is for forecasting and has no features that structure_only could leave out; "
@@ -254,6 +181,7 @@ def load(
     if spec.task == "forecasting":
         return spec.load(**options) if spec.built_in else spec.load(search_folders(data_dir))
     if spec.built_in:
+        # A plug-in's loader need not know the option; its features are then loaded and dropped.
         able = "structure_only" in inspect.signature(spec.load).parameters
         graph = spec.load(**options, **({"structure_only": structure_only} if able else {}))
         if not isinstance(graph, Graph):
@@ -266,20 +194,10 @@ def load(
 
 
 def available(data_dir: str | Path | None = None) -> list[Availability]:
-    """Report which data sets can be loaded. Nothing is loaded or downloaded.
-
-    Args:
-        data_dir: A folder that is searched for files before the others (`search_folders`).
-
-    Returns:
-        One row for each data set.
-
-    Raises:
-        InputError: `data_dir` is not a folder.
-    """
+    """Report for each data set whether it can be loaded. Nothing is loaded or downloaded."""
     roots = search_folders(data_dir)
     rows = []
     for name, spec in DATASETS.usable().items():
         place, missing = spec.find(roots) if spec.find else (None, [])
-        rows.append(Availability(name, spec.title, spec.task, spec.built_in, place, tuple(missing)))
+        rows.append(Availability(name, spec, place, tuple(missing)))
     return rows

@@ -21,18 +21,10 @@ def edges_dropped(
     directed: bool = True,
     weights: str = "",
 ) -> tuple[str, ...]:
-    """Describe what is lost when a list of edges is read as undirected.
+    """Describe what is lost when lists of edges are read as `num_edges` undirected edges without self loops.
 
-    Args:
-        files: The endpoints of the edges as each file lists them, int64 [2, any] each.
-        num_edges: M, the number of undirected edges in all files, without self loops.
-        directed: Whether (u, v) and (v, u) are two different edges. If False, the second repeats the first.
-        weights: How the weights of a repeated edge are combined ("sum", "mean" or "max"); "" if edges have
-            no weights.
-
-    Returns:
-        One phrase for each kind of loss that occurs: the direction of edges that are listed in one direction
-        only, self loops, and repeated edges.
+    `files` has the endpoints that each file lists, int64 [2, any]. If the graph is not `directed`, (v, u)
+    repeats (u, v). `weights` is how the weights of a repeated edge are combined; "" if edges have none.
     """
     loops = sum(int((ends[0] == ends[1]).sum()) for ends in files)
     listed = [ends[:, ends[0] != ends[1]] for ends in files]
@@ -40,6 +32,7 @@ def edges_dropped(
     repeated, one_way = rows - num_edges, num_edges
     # If every edge has one row, no edge is repeated and none is listed in both directions.
     if directed and repeated:
+        # One number for each directed edge. The files have 32-bit row numbers, whose product would overflow.
         keys = [ends[0].astype(np.int64) * num_nodes + ends[1] for ends in listed]
         different = [_distinct(key) for key in keys]
         repeated = rows - sum(different)
@@ -56,16 +49,7 @@ def edges_dropped(
 
 
 def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: str) -> tuple[str, ...]:
-    """Describe the columns, attributes or arrays that were not read.
-
-    Args:
-        names: All names that the data has.
-        kind: The singular noun for a name: "column", "attribute" or "array".
-        of: The file or object that has the names.
-
-    Returns:
-        One phrase, or () if every name was read.
-    """
+    """Describe the columns, attributes or arrays (`kind`) of `of` that were not read."""
     unread = [name for name in names if name not in used]
     if not unread:
         return ()
@@ -73,25 +57,16 @@ def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: st
 
 
 def in_one_line(dropped: Sequence[str]) -> str:
-    """Join phrases into one line.
-
-    Returns:
-        The line, or "" if there are no phrases.
-    """
+    """Join phrases into one line, "" if there are none."""
     return f"not used: {'; '.join(dropped)}" if dropped else ""
 
 
 def features_in_one_line(names: Sequence[str]) -> str:
-    """Name the features in one line.
-
-    Returns:
-        The line, with at most MAX_NAMED names.
-    """
+    """Name at most MAX_NAMED features in one line."""
     return f"{len(names):,} feature{_s(len(names))} ({_some(names)})"
 
 
 def _distinct(keys: np.ndarray) -> int:
-    """Count the different values."""
     ordered = np.sort(keys)
     return int(np.count_nonzero(ordered[1:] != ordered[:-1])) + bool(len(keys))
 

@@ -25,14 +25,9 @@ _SAMPLED = 100_000
 
 
 def feature_remarks(names: Sequence[str], x: np.ndarray) -> tuple[str, ...]:
-    """Describe features that may be no properties of the nodes.
+    """Describe features x [N, F] that may be no properties of the nodes.
 
-    Args:
-        x: The features, [N, F].
-
-    Returns:
-        A phrase for the columns that number the rows or are named so, and one for columns that are named
-        like positions or colours in a drawing.
+    These are columns that number the rows or are named so, and columns named like positions or colours.
     """
     numbered = [
         name for name, column in zip(names, x.T, strict=True)
@@ -59,38 +54,30 @@ def feature_remarks(names: Sequence[str], x: np.ndarray) -> tuple[str, ...]:
 def _numbers_rows(column: np.ndarray) -> bool:
     """Decide whether the values [N] are consecutive whole numbers, in any order."""
     n = len(column)
-    if n < _FEW_ROWS or column.max() - column.min() != n - 1:
+    # As Python's floats, because the difference of two numbers in 32 bits may overflow.
+    if n < _FEW_ROWS or float(column.max()) - float(column.min()) != n - 1:
         return False
     return bool((np.diff(np.sort(column)) == 1).all())
 
 
 def count_rounded(values: np.ndarray, rounded: np.ndarray) -> tuple[int, int]:
-    """Count the different values of a column before and after it was rounded to 32 bits.
+    """Count a column's different values before and after rounding to 32 bits, in a sample of its rows [N].
 
-    Args:
-        values: The values as they are written, [N] float64; NaN if missing.
-        rounded: The values in 32 bits, [N].
-
-    Returns:
-        Both numbers, in a sample of the rows; (0, 0) if nothing was rounded.
+    NaN is no value. The counts are (0, 0) if nothing was rounded.
     """
     given = ~np.isnan(values)
     values, rounded = values[given], rounded[given]
     if (values == rounded).all():
         return 0, 0
+    # Evenly spaced rows: counting all values of a long column would take longer than reading it.
     rows = slice(None, None, -(-len(values) // _SAMPLED))
     return len(np.unique(values[rows])), len(np.unique(rounded[rows]))
 
 
 def rounding_remarks(rounded: Mapping[str, tuple[int, int]], kept: Container[str]) -> tuple[str, ...]:
-    """Describe features of which most different values are equal after rounding to 32 bits.
+    """Describe features of which most different values are equal in 32 bits, by their `count_rounded`.
 
-    Args:
-        rounded: For each feature, what `count_rounded` returned.
-        kept: The features whose large numbers are not rounded before they are scaled.
-
-    Returns:
-        One phrase for each such feature.
+    Those in `kept` have large numbers that are not rounded before they are scaled.
     """
     return tuple(
         f"feature {shown(name)}: its {before:,} different values are only {after:,} in 32 bits; "

@@ -9,18 +9,12 @@ LARGE = 2.0**24
 
 
 def feature_numbers(x: Any) -> np.ndarray:
-    """Convert dense features to the numbers that a graph stores.
+    """Convert dense features of any dtype and shape to the numbers that a graph stores.
 
-    They are float32, except large numbers that float32 changes: times since 1970, account numbers, amounts
-    in cents. These keep the digits by which they differ until features=scaled has subtracted their centre.
-    The rule looks at each number alone, so a number is the same in a client's file and in the whole graph.
-
-    Args:
-        x: Numbers of any dtype and shape. A number outside float32 becomes infinite.
-
-    Returns:
-        The numbers, float32. If float32 changes one of at least `LARGE`, all are in float64, where these have
-        their value and all others that of float32.
+    They are float32, unless float32 changes a number of at least `LARGE`: times since 1970, account numbers,
+    amounts in cents. Then all are in float64, and these keep the digits by which they differ until
+    features=scaled has subtracted their centre. The rule looks at each number alone, so a number is the same
+    in a client's file and in the whole graph. A number outside float32 becomes infinite.
     """
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(x, dtype=np.float32)

@@ -23,14 +23,7 @@ _UNITS = {"datetime64": "ns", **{f"datetime64[{unit}]": unit for unit in ("s", "
 
 
 def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Read the table of a file that is laid out as the two public files are.
-
-    Returns:
-        The names of the columns, the index, datetime64 [rows], and the values, [rows, columns].
-
-    Raises:
-        InputError: h5py is not installed, or the file is missing, damaged or laid out differently.
-    """
+    """Read the columns' names, the index (datetime64 [rows]) and the values [rows, columns] of a table."""
     try:
         import h5py
     except ImportError:
@@ -38,6 +31,7 @@ def read_table(path: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
             f"{path} is an HDF5 file, and the package h5py, which reads it, is not installed; run: "
             f"{how_to_install('hdf5')}"
         ) from None
+    # h5py would wait for ever at a named pipe.
     read_start(path, 1)
     try:
         with h5py.File(path, "r") as file:
@@ -57,6 +51,7 @@ def _read(file: "h5py.File") -> tuple[list[str], np.ndarray, np.ndarray]:
     if kind != "frame" or group.attrs["nblocks"] != 1:
         raise ValueError("it is no table in pandas' format 'fixed' with numbers of one type")
     names, times, values = (group[key] for key in ("axis0", "axis1", "block0_values"))
+    # The size is stated in the header, so a small file may ask for any amount of memory.
     if values.size > MAX_VALUES:
         raise ValueError(f"it holds {values.size} values, more than {MAX_VALUES}")
     # Texts of variable length are pickles, of dtype object.

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from graphfed.data.messages import brief
-from graphfed.data.texts import canonical_name
+from graphfed.data.texts import canonical_names
 from graphfed.errors import InputError
 from graphfed.files import check_regular
 
@@ -19,13 +19,9 @@ class NpzFile:
     """One open npz file, a context manager."""
 
     def __init__(self, path: Path, fix: str) -> None:
-        """Open a file.
+        """Open a file, unless it is missing, no archive of arrays or unpacks to more than 2 GiB.
 
-        Args:
-            fix: What the user can do if the file cannot be used; it ends every error message.
-
-        Raises:
-            InputError: The file is missing, is no archive of arrays, or unpacks to more than 2 GiB.
+        `fix` says what the user can do if the file cannot be used; it ends every message.
         """
         self.path = path
         self._fix = fix
@@ -51,22 +47,15 @@ class NpzFile:
 
     @property
     def names(self) -> list[str]:
-        """The names of the arrays."""
         return list(self._arrays)
 
     def take(
         self, key: str, kinds: str = "", shape: Sequence[int | None] | None = None, expected: str = ""
     ) -> np.ndarray:
-        """Read an array.
+        """Read an array, unless it is missing, damaged, made of Python objects, or of another dtype or shape.
 
-        Args:
-            kinds: Numpy's letters of the kinds of dtype that the array may have; "" for any kind.
-            shape: The expected shape, with None for an axis of any length; () for one value with any number
-                of axes; None for any shape.
-            expected: A description of the expected array, for error messages.
-
-        Raises:
-            InputError: The array is missing, damaged, made of Python objects, or of another dtype or shape.
+        `kinds` are numpy's letters of the dtypes that it may have, "" for any. In `shape`, None is an axis of
+        any length; () is one value with any number of axes. `expected` describes the array in messages.
         """
         try:
             array = self._arrays[key]
@@ -77,6 +66,7 @@ class NpzFile:
                 f"{self.path}: array {key!r} cannot be read ({brief(error)}); {self._fix}"
             ) from error
         fits = shape is None or (array.size == 1 if shape == () else len(shape) == array.ndim)
+        # An array of another number of axes does not fit already.
         for length, found in zip(shape or (), array.shape, strict=False):
             fits = fits and length in (None, found)
         if not fits or (kinds and array.dtype.kind not in kinds):
@@ -84,24 +74,9 @@ class NpzFile:
         return array
 
     def take_names(self, key: str, count: int | None, expected: str) -> tuple[str, ...]:
-        """Read an array of texts or whole numbers as canonical texts (`graphfed.data.texts`).
-
-        Args:
-            count: The expected number of entries; None for any number.
-            expected: A description of the expected array, for error messages.
-
-        Raises:
-            InputError: As in `take`.
-        """
-        return tuple(canonical_name(str(name)) for name in self.take(key, "iuU", (count,), expected).tolist())
+        """Read `count` (None: any number of) texts or whole numbers as canonical texts."""
+        return canonical_names(map(str, self.take(key, "iuU", (count,), expected).tolist()))
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise an InputError that names the file and ends with the fix.
-
-        Args:
-            why: What is wrong with the file's content.
-
-        Raises:
-            InputError: Always.
-        """
+        """Raise an InputError that names the file and ends with the fix."""
         raise InputError(f"{self.path}: {why}; {self._fix}")

@@ -1,7 +1,5 @@
 """Sparse matrices from the arrays of an untrusted file. All arrays are checked before any is converted."""
 
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 
@@ -13,16 +11,7 @@ MAX_WIDTH = 10**7
 def csr_from_arrays(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> sp.csr_matrix:
-    """Build a float32 csr matrix and check its arrays.
-
-    Args:
-        data: The stored values, [nnz].
-        indices: The columns of the values, integers [nnz].
-        indptr: The start of each row in `indices`, integers [n + 1].
-        shape: (n, F), the numbers of rows and columns.
-
-    Returns:
-        The matrix, [n, F].
+    """Build a float32 csr matrix [n, F] from numbers [nnz], columns [nnz] and row starts [n + 1].
 
     Raises:
         ValueError: An array is damaged; the message names the array. No number overflows, is truncated or is
@@ -33,7 +22,8 @@ def csr_from_arrays(
     for key, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds[key]:
             what = "numbers" if key == "data" else "integers"
-            raise ValueError(f"{key} {_form(array)}; expected a vector of {what}")
+            form = f"dtype {getattr(array, 'dtype', None)} and shape {getattr(array, 'shape', None)}"
+            raise ValueError(f"{key} has {form}; expected a vector of {what}")
     if not (len(shape) == 2 and all(type(n) is int and n >= 0 for n in shape)) or shape[1] > MAX_WIDTH:
         raise ValueError(f"the shape is not two whole numbers, the second at most {MAX_WIDTH}")
     n, width = shape
@@ -51,9 +41,3 @@ def csr_from_arrays(
     if not np.isfinite(values).all():
         raise ValueError(f"value {int(np.flatnonzero(~np.isfinite(values))[0])} is not a finite float32")
     return sp.csr_matrix((values, indices.astype(np.int32), indptr.astype(np.int64)), shape=shape)
-
-
-def _form(array: Any) -> str:
-    if not isinstance(array, np.ndarray):
-        return "is no array"
-    return f"has dtype {array.dtype} and shape {array.shape}"

@@ -39,24 +39,17 @@ _EXACT = 2**53
 
 
 def canonical_texts(values: "Texts", refuse: "Refuse | None", missing: Sequence[str] = MISSING) -> "Texts":
-    """Convert values to their canonical texts.
+    """Convert texts, numbers, booleans or times to their canonical texts, "" for those that mean a missing
+    value.
 
-    Args:
-        values: Texts, numbers, booleans or times.
-        refuse: A function that raises for a value that has no exact text; None to keep such a value.
-        missing: The texts that mean a missing value.
-
-    Returns:
-        The texts, without leading and trailing blanks; "" if a value is missing.
-
-    Raises:
-        InputError: `refuse` raised it.
-        pa.ArrowException: The values' type has no text.
+    `refuse` raises for a value that has no exact text; None keeps such a value. An ArrowException means that
+    the type has no text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     texts = _float_texts(values, refuse) if pa.types.is_floating(values.type) else values.cast(pa.string())
+    # Missing values are texts from here on, because comparisons with null give null.
     texts = pc.utf8_trim_whitespace(pc.fill_null(texts, ""))
     if not pc.all(pc.string_is_ascii(texts)).as_py():
         texts = pc.utf8_normalize(texts, form="NFC")
@@ -96,28 +89,15 @@ def _without_zeros(texts: "Texts", refuse: "Refuse | None") -> "Texts":
 def canonical_names(names: Iterable[str]) -> tuple[str, ...]:
     """Convert names that a user states, such as classes and columns, to their canonical texts.
 
-    Returns:
-        The texts; a name that has no exact text keeps its form.
+    A name that has no exact text keeps its form.
     """
     import pyarrow as pa
 
     return tuple(canonical_texts(pa.array(list(names), pa.string()), None, ()).to_pylist())
 
 
-def canonical_name(text: str) -> str:
-    """Convert one name to its canonical text."""
-    return canonical_names([text])[0]
-
-
 def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[str] = MISSING) -> "pa.Array":
-    """Convert Python's values, such as attributes of a networkx graph, to their canonical texts.
-
-    Args:
-        values: The values; None is missing.
-
-    Raises:
-        InputError: As in `canonical_texts`.
-    """
+    """Convert Python's values, such as attributes of a networkx graph; None is missing."""
     import pyarrow as pa
 
     texts = pa.array(["" if value is None else str(value) for value in values], pa.string())
@@ -125,15 +105,7 @@ def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[s
 
 
 def class_remarks(names: Sequence[str], y: np.ndarray) -> tuple[str, ...]:
-    """Describe the classes whose name often means that the label is not known.
-
-    Args:
-        names: The names of the C classes.
-        y: The class of each node, [N]; -1 if unknown.
-
-    Returns:
-        One phrase for each such class. The classes -1 and 1 alone, or -1, 0 and 1, are usual names.
-    """
+    """Describe the classes (named `names`, y [N]) whose name often means that the label is not known."""
     doubtful = [c for c, name in enumerate(names) if name.lower() in _DOUBTFUL]
     if set(names) <= {"-1", "0", "1"}:
         return ()

@@ -2,17 +2,21 @@
 no participant runs whoever asks for it.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
+from graphfed.methods.averaging.rules import RULE_SETTINGS, RULES
 from graphfed.methods.base import Method
+from graphfed.methods.registry import METHODS
 from graphfed.methods.settings import value
-from graphfed.runs.settings import MAX_SEED
 from graphfed.runtime.nvflare.project import MAX_SECONDS
 from graphfed.runtime.nvflare.requests import Asked, check_name, checked
+from graphfed.tasks.run_options import MAX_SEED
 
 Text = Annotated[str, Field(max_length=200)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
@@ -32,8 +36,6 @@ class Arguments(Asked):
 
     Attributes:
         plugin: The plug-in of the method; None for methods of graphfed.
-        config: The settings, which the method checks.
-        dtype: The type of floating-point numbers.
         split: The split that every site makes of its data.
         roster: The names of all clients.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
@@ -58,14 +60,7 @@ class Arguments(Asked):
 
 
 def check_arguments(content: JsonObject, num_clients: int) -> None:
-    """Check the arguments of a program before anything is done with them.
-
-    Args:
-        num_clients: K, the clients of the run.
-
-    Raises:
-        InputError: They cannot be used; the message names the first wrong field.
-    """
+    """Raise InputError unless the arguments of a program can be used, before anything is done with them."""
     arguments = checked(content, Arguments, "the arguments of a run")
     check_name(arguments.run, "the run")
     if arguments.stamp is not None:
@@ -78,15 +73,10 @@ def check_arguments(content: JsonObject, num_clients: int) -> None:
 
 
 def check_deployable(method: Method, config: Any, split: str) -> None:
-    """Refuse what hides nothing from real participants, and what no participant of a deployment can do.
+    """Raise InputError for what hides nothing from real participants, and what no participant of a deployment
+    can do.
 
     The coordinator's program and every participant that is not in a rehearsal check this.
-
-    Args:
-        split: The split that every site makes of its data.
-
-    Raises:
-        InputError: The run cannot be deployed; the message says what to choose.
     """
     if split.partition(":")[0].lower() == "inductive":
         raise InputError(
@@ -110,3 +100,29 @@ def check_deployable(method: Method, config: Any, split: str) -> None:
             "noise_seed hides nothing from real participants: anybody who knows it can remove the noise; "
             "leave it out, and the noise comes from the entropy of each machine"
         )
+
+
+def check_rule(method: Method, given: Mapping[str, Any]) -> None:
+    """Raise InputError if the rule is of a plug-in in another module than the method's, and import nothing
+    of it.
+    """
+    offered = method.offers.get("rule", ())
+    rule = offered[0] if len(offered) == 1 else given.get("rule", method.defaults.get("rule", ""))
+    if not isinstance(rule, str):
+        raise InputError(f"rule={shown(rule)} cannot be used: expected the name of a rule")
+    module = RULES.module(rule)
+    if module not in ("", METHODS.module(method.name)):
+        raise InputError(
+            f"rule={shown(rule)} of {RULES.plugin(rule)} cannot be used with {method.name} in a deployment: "
+            f"a rule of a plug-in is deployed as a method of the same module; write in {module}: METHOD = "
+            f"dataclasses.replace(gm.FEDAVG, name=..., offers={{'rule': ({rule!r},)}})"
+        )
+
+
+def without_other_rules(method: Method) -> Method:
+    """Return a method that has no rules of plug-ins in other modules."""
+    # Listing the settings of a method imports the rules that it can choose.
+    modules = ("", METHODS.module(method.name))
+    known = {name: RULE_SETTINGS[name] for name in RULES if RULES.module(name) in modules}
+    parts = {field: known if part is RULE_SETTINGS else part for field, part in method.parts.items()}
+    return dataclasses.replace(method, parts=parts)

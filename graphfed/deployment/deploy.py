@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from graphfed.deployment.arguments import check_deployable
+from graphfed.deployment.arguments import check_deployable, check_rule
 from graphfed.deployment.folder_schema import DeployedResult, SiteManifest
 from graphfed.deployment.participant import check_sets_up_again
 from graphfed.errors import GraphfedError, InputError, shown
@@ -32,7 +32,7 @@ from graphfed.runs.progress import show_message, show_progress
 from graphfed.runs.reopen import read_manifest
 from graphfed.runs.run import Result, now, peak_rss_mb, versions, write_manifest
 from graphfed.runs.train import Event
-from graphfed.runtime.interrupts import Interrupted, StopRequest, listening
+from graphfed.runtime.interrupts import Interrupted, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.project import Project
 from graphfed.runtime.nvflare.startup_kits import StartupKit, load_startup_kit
@@ -92,6 +92,7 @@ def deploy(
     if method is not None and "protocols" in get_method(method).tree.names:
         given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
     chosen, config, split_seed = checked_training(method, given, rounds, seed)
+    check_rule(chosen, chosen.tree.listed(config))
     check_deployable(chosen, config, split)
     loaded = load_startup_kit(Path(startup_kit))
     folder = files.chosen_folder(out, f"{chosen.name}-{loaded.project.name}")
@@ -118,10 +119,6 @@ def resume_deployment(
 ) -> Result:
     """Continue a deployed run from the checkpoints of its server and sites; read it if it has ended.
 
-    Args:
-        folder: The folder of the run at the coordinator.
-        _unused: Options of `graphfed.resume` about data, which is at the sites.
-
     Raises:
         InputError: The manifest is damaged, or the startup kit is missing.
         GraphfedError: The server or a site was away for longer than the patience of the project.
@@ -137,12 +134,7 @@ def resume_deployment(
 
 def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     """Predict with the model of a deployed run, at all sites together, for the present data of the sites.
-
-    Args:
-        folder: The folder of the run at the coordinator.
-
-    Returns:
-        The path of each site's predictions in its startup kit.
+    Return the path of each site's predictions in its startup kit.
 
     Raises:
         InputError: The run has not ended, a site cannot use its data, or the method would release noised
@@ -159,13 +151,10 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
     with tempfile.TemporaryDirectory(prefix="graphfed-") as results, Coordinator(startup_kit) as coordinator:
+        label = f"{method.name} on {startup_kit.project.name}"
         outcomes = coordinator.run(
             [wanted],
-            on_event=lambda run, event: None,
-            on_message=lambda text: show_message(
-                f"{method.name} on {startup_kit.project.name}: {text}", progress
-            ),
-            stop_request=StopRequest(),
+            on_message=lambda text: show_message(f"{label}: {text}", progress),
             results=Path(results),
         )
     check_outcome(outcomes)
@@ -173,10 +162,7 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
 
 
 def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Any, StartupKit]:
-    """Read what was asked of a deployed run, and its startup kit.
-
-    InputError for a damaged manifest or a missing startup kit.
-    """
+    """Read what was asked of a deployed run, and its startup kit; InputError if either is damaged."""
     asked, config = manifest["deployment"], manifest["config"]
     check_plugins(config.get("plugins", ()), folder)
     method = get_method(config["method"])
@@ -202,17 +188,13 @@ def request(
     split_seed: int = 0,
     rehearsal: bool = False,
 ) -> JsonObject:
-    """Describe a run as `Coordinator.run` takes it.
+    """Describe a run in plain values, as `Coordinator.run` takes it.
 
     Args:
         run: A name for the run that no earlier run of the deployment has.
         checkpoint_every: Seconds between checkpoints; 0 for every round.
-        split: The split that every site makes of its data.
         rehearsal: Whether every participant also saves its part of the outcome for the caller, who has
             partitioned the data.
-
-    Returns:
-        The request, plain values only.
     """
     arguments = {
         "run": run,
@@ -251,13 +233,7 @@ def _named(plugin: Plugin | None, module: str) -> dict[str, str] | None:
 
 
 def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
-    """Return the outcome of a run, or raise the error with which it ended.
-
-    Args:
-        outcomes: The outcomes of the runs of a request; the last one counts.
-
-    Returns:
-        The outcome of a run that is done.
+    """Return the outcome of the last run of a request, or raise the error with which it ended.
 
     Raises:
         InputError: A participant could not use what it was asked, or its data.
@@ -285,7 +261,6 @@ def _run_to_end(
     asked: JsonObject,
     progress: bool,
 ) -> Result:
-    """Run a method on the deployment, and write what the server has of the run."""
     options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
     wanted = request(startup_kit.project, method, config, **options)
     label = f"{method.name} on {startup_kit.project.name}"
@@ -300,13 +275,10 @@ def _run_to_end(
             if show is not None:
                 show(Event(**event))
 
-        def on_message(text: str) -> None:
-            show_message(f"{label}: {text}", progress)
-
         outcomes = coordinator.run(
             [wanted],
             on_event=on_event,
-            on_message=on_message,
+            on_message=lambda text: show_message(f"{label}: {text}", progress),
             stop_request=stop_request,
             results=Path(results),
         )
@@ -329,9 +301,7 @@ def _write(
     joined = files.read_json(served / "manifest.json", SiteManifest)["joined"]
     manifest = read_manifest(folder)
     try:
-        manifest["data"] |= first_task(method).data.participants.facts(
-            joined[startup_kit.project.sites[0].name]["schema"]
-        )
+        manifest["data"] |= first_task(method).data.facts(joined[startup_kit.project.sites[0].name]["schema"])
         # Each site keys the digest of its data with a secret of its own.
         digest = _digest({name: site["data"] for name, site in joined.items()})
     except (KeyError, TypeError, ValueError) as error:
@@ -423,5 +393,4 @@ def _digest(content: JsonObject) -> str:
 
 
 def _unique(label: str) -> str:
-    """Make a name for a run that no other run has."""
     return f"{label}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 
 
 def check_memory(place: "Place", method: Method, config: Any, task: Task, rows: int) -> None:
-    """Refuse a run that needs more memory than the operator of this participant allows.
+    """Raise InputError if a run needs more memory than the operator of this participant allows.
 
-    Args:
-        rows: Rows of this participant's data that the model computes at once; 0 at the server.
-
-    Raises:
-        InputError: It needs more; the message names the participant, the need, the limit and what to do.
+    `rows` of this participant's data are computed at once; 0 at the server.
     """
     allowed = allowed_memory(place.memory)
     if allowed is None:

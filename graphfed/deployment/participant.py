@@ -33,7 +33,12 @@ import torch
 from pydantic import ValidationError
 
 from graphfed import __version__
-from graphfed.deployment.arguments import check_arguments, check_deployable
+from graphfed.deployment.arguments import (
+    check_arguments,
+    check_deployable,
+    check_rule,
+    without_other_rules,
+)
 from graphfed.deployment.folder_schema import SiteManifest, SiteReport
 from graphfed.deployment.memory import check_memory
 from graphfed.errors import InputError, shown
@@ -56,9 +61,9 @@ from graphfed.runs.settings import breaks_rule
 from graphfed.runs.train import Event, train
 from graphfed.runtime.interrupts import StopRequest
 from graphfed.runtime.nvflare.requests import differences
-from graphfed.tasks.base import OwnData
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.inputs import WorkerPart
+from graphfed.tasks.kind import OwnData
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import first_task, get_task
 from graphfed.terminal import say
@@ -81,7 +86,7 @@ MESSAGES = {
     "round from which the run continues.",
 }
 
-#: Returns what all participants agree on, from the schema of each site's data (`ParticipantFiles.agree`).
+#: Returns what all participants agree on, from the schema of each site's data (`DataKind.agree`).
 Agree: TypeAlias = Callable[[Mapping[str, JsonObject], Any], JsonObject]
 #: The largest difference in seconds between the clocks of a site and of the server.
 MAX_CLOCK_DIFFERENCE = 60.0
@@ -91,13 +96,12 @@ REHEARSAL_PART = "rehearsal.part"
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one participant contributes to a run.
+    """What one participant contributes to a run. At the server `site` and `part` are None.
 
     Attributes:
         folder: The folder of the run in the startup kit.
-        site: The data of a site as it was read; None at the server.
-        part: The data of a site as its program trains on it; None at the server.
-        data: The data of the federation, as `graphfed.runs.train.train` takes it.
+        site: The data of a site as it was read.
+        part: The data of a site as its program trains on it.
     """
 
     method: Method
@@ -114,15 +118,6 @@ def run_place(
     fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
     """Train this participant's part of a run.
-
-    Args:
-        fed: The federation, seen from this participant.
-        arguments: Plain values from the coordinator: run, method, plugin (of the method, None for methods of
-            graphfed), config, dtype, split, split_seed, sites, roster (names of the clients),
-            checkpoint_every, wait (seconds until the process of an earlier attempt has left the folder),
-            rehearsal.
-        log: Sends an event to the coordinator; used at the server.
-        place: What the operator of this participant has set.
 
     Raises:
         InputError: This participant cannot take part. The message says nothing about its data.
@@ -157,15 +152,7 @@ def run_place(
 def predict_place(
     fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None], place: "Place"
 ) -> None:
-    """Predict this participant's part with the model of a finished run.
-
-    The present data of the sites is set up as for training. Every part of the model stays at its participant,
-    and each site writes a file of its predictions.
-
-    Args:
-        fed: The federation, seen from this participant.
-        arguments: As for `run_place`, and `stamp`, with which the names of the new files end.
-        place: What the operator of this participant has set.
+    """Predict this participant's part with the model of a finished run, each site for its present data.
 
     Raises:
         InputError: This participant cannot take part, has no finished run of this name, or the method would
@@ -183,7 +170,7 @@ def predict_place(
         with fed.phase("predict"):
             state = with_weights(fed, fresh, arrays, part.method)
             logits = part.method.predict(fed, state, part.config, "all")
-            evaluation = get_task(part.task.name).evaluation
+            evaluation = get_task(part.task.name)
             predictions = fed.clients.run(evaluation.keep, evaluation.at_clients(part.data), logits)
         stamp = arguments["stamp"]
         if part.site is not None:
@@ -194,14 +181,7 @@ def predict_place(
 
 
 def check_sets_up_again(method: Method, run: str) -> None:
-    """Refuse a method whose set-up would spend its privacy budget a second time.
-
-    Args:
-        run: The name of the run, for the message.
-
-    Raises:
-        InputError: The set-up releases noised values.
-    """
+    """Raise InputError for a method whose set-up would spend its privacy budget a second time."""
     if method.restore is not None:
         raise InputError(
             f"{method.name} released noised values in the training of {run!r}, and a new prediction would "
@@ -213,27 +193,31 @@ def check_sets_up_again(method: Method, run: str) -> None:
 @contextmanager
 def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iterator[_Part]:
     """Join a run: check the request, read the data of this participant, and agree with the others."""
+    # Before anything else, also of the method: the arguments come from another participant.
     check_arguments(arguments, fed.num_clients)
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     method, config = _accepted(arguments, place)
-    kind, site, of_server = first_task(method).data.participants, None, None
+    kind, site, of_server = first_task(method).data, None, None
     if fed.here:
         file = _own_file(place)
         with _kept_private(place):
             site = kind.read(arguments, file, place.name)
-    elif kind.read_server is not None:
+    elif kind.server_has_data:
         file = _own_file(place)
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
     folder = contained(place.runs, arguments["run"])
+    # A second request of the same name could continue a run under weaker protections.
     _check_same(folder, arguments)
     with _opened(folder, float(arguments["wait"])):
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
+        # Nothing of the model is allocated before this.
         check_memory(place, method, config, task, 0 if site is None else kind.rows(site, config))
-        if of_server is not None and kind.server_part is not None:
+        if of_server is not None:
             of_server = kind.server_part(of_server, agreed)
+        # A prediction leaves the manifest of the training as it is.
         if not (folder / "result.json").exists():
             _write_manifest(folder, arguments, place, site, agreed, report, reports)
         local_part = None
@@ -263,6 +247,9 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, Any]:
             f"{place.name} refuses runs of {shown(method.name)}: its operator allows only "
             f"{', '.join(place.methods)} (graphfed site start ... --methods)"
         )
+    # The settings are made only afterwards, because making them imports the rule.
+    _refused_by(place, check_rule, method, arguments["config"])
+    method = without_other_rules(method)
     config = method.configure(arguments["config"])
     for unwanted in place.forbid:
         if breaks_rule(config, unwanted):
@@ -289,15 +276,13 @@ def _refused_by(place: "Place", check: Callable[..., None], *given: object) -> N
 
 
 def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
-    """Check that the method of a plug-in is installed here and that the operator allows it.
+    """Raise InputError unless the method of a plug-in is installed here and the operator allows it.
 
     The coordinator says which plug-in it has, but the code that runs is the one installed here. No plug-in is
     imported before the operator allows it.
-
-    Raises:
-        InputError: The method is missing or not allowed; the message says what the operator can do.
     """
     module = str(asked.get("module") or "")
+    # The operator's list decides what is imported, not the request.
     if module and module in place.allow:
         load_plugin(module)
     here, inside = METHODS.plugin(name), METHODS.module(name)
@@ -391,9 +376,8 @@ def _config_hash(config: Any) -> str:
 
 
 def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
-    """Digest the data of a site with a secret that stays in its startup kit.
-
-    Equal data has the same digest. Without the secret nothing else can be learned from it.
+    """Digest the data of a site with a secret that stays in its startup kit. Equal data has the same digest,
+    from which nothing else can be learned without the secret.
     """
     secret = place.startup_kit / "digest.key"
     if not secret.exists():
@@ -406,13 +390,8 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
 
 
 def versions(method: str) -> dict[str, str]:
-    """Return the versions that must be equal at all participants: other versions may send other messages.
-
-    Args:
-        method: The method, whose plug-in counts, too.
-
-    Returns:
-        The versions by the name of the program.
+    """Return the versions that must be equal at all participants, the plug-in's included: other versions may
+    send other messages.
     """
     plugin = METHODS.plugin(method)
     return {
@@ -423,8 +402,7 @@ def versions(method: str) -> dict[str, str]:
 
 
 def _report(own_data: OwnData, method: Method, config: Any, place: "Place", rounds: list[int]) -> JsonObject:
-    """Return what a site reports about itself when it joins (`SiteReport`)."""
-    kind = first_task(method).data.participants
+    kind = first_task(method).data
     return {
         "versions": versions(method.name),
         "python": platform.python_version(),
@@ -482,9 +460,8 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
 
 
 def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
-    """Check what the server sends as the agreement: all schemas are alike, so it follows from the site's own
-    report; see `Federation.control`.
-    """
+    """Check what the server sends as the agreement (see `Federation.control`)."""
+    # All schemas are alike, so what all agree on follows from this site's own one.
     expected = agree({"the site": report["schema"]}, None)
     for key in (*expected, *agreed):
         if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
@@ -511,7 +488,7 @@ def _check_report(site: str, report: object, clients: int) -> None:
 
 
 def _version(value: object) -> str:
-    """Show a version that a site sent."""
+    # It is printed at other participants, so a terminal must not obey it.
     plain = isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value, re.ASCII)
     return str(value) if plain else shown(value)
 
@@ -530,6 +507,7 @@ def _agree(
     schemas = {}
     for site, count, report in zip(sites, clients, reports, strict=True):
         _check_report(site, report, count)
+        # Another version may send other messages, or round the same numbers otherwise.
         for program, version in server_versions.items():
             site_version = report["versions"].get(program)
             if site_version != version:
@@ -554,6 +532,7 @@ def _agree(
             )
         schemas[site] = report["schema"]
     agreed = agree(schemas, of_server)
+    # The newest round of which every participant has its part.
     common = set(server_rounds).intersection(*(set(report["rounds"]) for report in reports))
     return {**agreed, "start": max(common) if common else None}
 
@@ -594,6 +573,7 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
         "wire": {"total": sum(wire_bytes.values()), "by_transfer": wire_bytes},
     }
     if fed.server_is_here:
+        # Only the server has the metrics over all clients.
         result |= {key: getattr(outcome, key) for key in ("best_round", "val", "test", "test_confusion")}
         warnings = diagnose(part.method, part.task.name, part.config, outcome, ())
         result |= {"details": {**outcome.details, **warnings}, "task": dict(part.agreed)}
@@ -609,6 +589,5 @@ def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
 
 
 def _tables(part: _Part, predicted: Sequence[Predicted]) -> "list[pa.Table]":
-    """Return the tables of this site's predictions (`ParticipantFiles.table`)."""
-    table = first_task(part.method).data.participants.table
+    table = first_task(part.method).data.table
     return [table(part.site, part.part, each) for each in predicted]

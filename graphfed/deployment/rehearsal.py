@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from graphfed.deployment.arguments import check_rule
 from graphfed.deployment.deploy import check_outcome, request
 from graphfed.deployment.participant import REHEARSAL_PART
 from graphfed.federation import Ledger, wire
@@ -29,14 +30,8 @@ FEDERATION = "federation"
 
 
 def loopback_project(clients: Sequence[int], timing: Timing | None = None) -> Project:
-    """Make a project whose server and sites are on this machine.
-
-    Args:
-        clients: The number of clients of each site.
-        timing: The times of the project; None for the defaults.
-
-    Returns:
-        The project, with a free port.
+    """Make a project whose server and sites are on this machine, at a free port, with a number of clients for
+    each site.
     """
     sites = tuple(Site(f"site-{number}", count) for number, count in enumerate(clients))
     return Project("rehearsal", sites, port=free_port(), timing=timing or Timing())
@@ -59,16 +54,13 @@ def train_run(
     Args:
         folder: The folder of the run; None for a temporary one.
         start: Not used: every participant continues from its own checkpoints.
-        on_event: Called with every event of training.
-
-    Returns:
-        The outcome, as that of `graphfed.runs.train.train`, and the ledger of all participants.
 
     Raises:
         InputError: A participant cannot use its settings or its data.
         GraphfedError: A participant failed or was lost.
         Interrupted: SIGINT or SIGTERM came.
     """
+    check_rule(config.method, config.method.tree.listed(config.settings))
     with ExitStack() as stack:
         private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
         home = private / "federation" if folder is None else folder.resolve() / FEDERATION
@@ -77,7 +69,7 @@ def train_run(
         for path, part in zip(data.values(), parts, strict=True):
             inputs.save_for_client(part, path)
         kind = get_task(config.task).data
-        if kind.save_server is not None:
+        if kind.server_has_data:
             data["server"] = private / "server.safetensors"
             kind.save_server(inputs.part_of_server(config), data["server"])
         stop_request = stack.enter_context(listening())
@@ -117,20 +109,7 @@ def run_on_loopback(
     stop_request: StopRequest,
     on_event: Callable[[Event], None] | None = None,
 ) -> tuple[Outcome, Ledger]:
-    """Run a method on the processes of a rehearsal.
-
-    Args:
-        checkpoint_every: Seconds between checkpoints; 0 for every round.
-        on_event: Called with every event of training.
-
-    Returns:
-        The outcome and the ledger, as `train_run`.
-
-    Raises:
-        InputError: A participant cannot use its settings or its data.
-        GraphfedError: A participant failed or was lost.
-        Interrupted: The stop request was obeyed.
-    """
+    """Run a method on the processes of a rehearsal; return and raise as `train_run`."""
     project = federation.project
     asked = request(project, method, config, run=run, checkpoint_every=checkpoint_every, rehearsal=True)
 
@@ -142,7 +121,6 @@ def run_on_loopback(
         outcomes = coordinator.run(
             [asked],
             on_event=forward,
-            on_message=lambda text: None,
             stop_request=stop_request,
             results=Path(results),
         )
@@ -151,13 +129,8 @@ def run_on_loopback(
 
 
 def collect(federation: Loopback, method: Method, run: str) -> tuple[Outcome, Ledger]:
-    """Put the outcome of a run of a rehearsal together from the parts that every participant has saved.
-
-    Args:
-        run: The name of the run, which has ended.
-
-    Returns:
-        The outcome and the ledger, as `train_run`.
+    """Put the outcome and the ledger of a run that has ended together from the parts that every participant
+    has saved.
     """
     names = {SERVER_INDEX: "server", **dict(enumerate(site.name for site in federation.project.sites))}
     parts = {}

@@ -19,14 +19,7 @@ MAX_NAME = 50
 
 
 def check_new_folder(folder: Path) -> None:
-    """Check that a new folder can be made.
-
-    Args:
-        folder: The path of the new folder.
-
-    Raises:
-        InputError: Something exists at the path, or the folder above cannot be written.
-    """
+    """Raise InputError if something exists at the path of a new folder, or it cannot be made there."""
     try:
         exists = os.path.lexists(folder)
     except ValueError:  # a zero byte
@@ -41,17 +34,11 @@ def check_new_folder(folder: Path) -> None:
 
 
 def write_cohorts(graph: Graph, split: Split, partition: Partition, folder: Path) -> dict[str, Path]:
-    """Write the file of each site into a new folder.
+    """Write the file of each site into a new folder; return their paths by the name of the site.
 
     A file has the nodes and edges of its site, the ids of their neighbours at other sites, and the names of
     features, classes and its own nodes. It has nothing else that other sites hold. Either all files are
     written or none.
-
-    Args:
-        partition: Its partition, one client for each site.
-
-    Returns:
-        The path of each file by the name of its site, in the order of the sites.
 
     Raises:
         InputError: The graph has no features, or the folder cannot be made.
@@ -94,20 +81,10 @@ def _stems(names: tuple[str, ...]) -> list[str]:
 
 
 def checked_file(path: Path, roster: Sequence[str], name: str) -> str:
-    """Read the file of a participant, and summarise it for its operator.
-
-    Args:
-        roster: The names of all clients of the run.
-
-    Returns:
-        The summary, in a few words.
-
-    Raises:
-        InputError: The file cannot be used.
-    """
+    """Read the file of a participant, and summarise it for its operator; InputError if it cannot be used."""
     # The first kind, graphs, accepts every file that no other kind recognises.
     for kind in reversed(data_kinds()):
-        summary = kind.participants.summarise(path, roster, name)
+        summary = kind.summarise(path, roster, name)
         if summary is not None:
             return summary
     raise AssertionError("the reader of graphs accepts every file")

@@ -61,12 +61,7 @@ Charts = Sequence[Sequence[Chart]]
 
 
 def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
-    """Draw a picture as an SVG element of a report's page.
-
-    Args:
-        title: What it shows, for screen readers.
-        width: The width of the picture in inches.
-    """
+    """Draw a picture, `width` inches wide, as an SVG element of a page; screen readers read its title."""
     with _style():
         figure = _figure(rows, width, "outside upper left")
         file = io.StringIO()
@@ -78,6 +73,7 @@ def svg_element(title: str, rows: Charts, width: float = WIDTH) -> str:
     text = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", text, count=1)
     text = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", text, count=1)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title, quote=True)}" ', 1)
+    # The page's style sheet has other colours for dark mode and print.
     for colour, variable in VARIABLES.items():
         text = re.sub(re.escape(colour), f"var({variable})", text, flags=re.IGNORECASE)
     return _with_names(text, re.sub(r"\W", "", title)[:40] + "-")
@@ -100,11 +96,9 @@ def _with_names(text: str, prefix: str = "") -> str:
 
 
 def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = "svg") -> bytes:
-    """Draw a picture with its title as a file. The same charts give the same bytes.
+    """Draw a picture with its title as a file, "svg" or "png"; each chart is `width` inches wide.
 
-    Args:
-        width: The width of a chart in inches.
-        form: "svg" or "png".
+    The same charts give the same bytes.
     """
     with _style(facecolor="white"):
         figure = _figure(rows, width * max(map(len, rows)), "outside lower center")
@@ -130,6 +124,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
     """Draw the charts in a grid with a common legend, at a place such as "outside upper left"."""
     from matplotlib.figure import Figure
 
+    # The charts of a row share its height, that of the highest.
     heights = [max(chart.height for chart in row) for row in rows]
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
     axes = figure.subplots(len(rows), max(map(len, rows)), squeeze=False, height_ratios=heights)
@@ -142,6 +137,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
                 labelled |= dict(zip(labels, handles, strict=True))
         for ax in line[len(row) :]:
             ax.set_visible(False)
+    # A single series is named by the title or the axis.
     if len(labelled) > 1:
         columns = legend_columns(labelled, width)
         figure.set_figheight(sum(heights) + 0.24 * math.ceil(len(labelled) / columns))
@@ -150,35 +146,17 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
 
 
 def legend_columns(labels: Iterable[str], width: float = WIDTH) -> int:
-    """Compute how many columns of a legend fit into a picture.
-
-    Args:
-        width: The width of the picture in inches.
-
-    Returns:
-        The number of columns, from 1 to 5.
-    """
+    """Compute how many columns of a legend, from 1 to 5, fit into a picture that is `width` inches wide."""
     return max(1, min(5, int(11 * width // (max(map(wide, labels)) + 7))))
 
 
 def wide(label: str) -> int:
-    """Measure a label.
-
-    Returns:
-        Its width in columns of text; letters of East Asian scripts take two.
-    """
+    """Measure a label in columns of text; letters of East Asian scripts take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 
 def short(label: str, limit: int = 40) -> str:
-    """Shorten a label.
-
-    Args:
-        limit: The most columns.
-
-    Returns:
-        The label, with an ellipsis at the end if it was cut.
-    """
+    """Cut a label to `limit` columns, with an ellipsis at its end."""
     if wide(label) <= limit:
         return label
     while label and wide(label) > limit - 1:

@@ -24,16 +24,11 @@ def _turn(names: Sequence[str], room: int) -> int:
 
 
 def grouped(value: float) -> str:
-    """Write the number of a tick.
-
-    Returns:
-        As in "10,000"; "" if it is not a whole number.
-    """
+    """Write the number of a tick as in "10,000"; "" if it is not a whole number."""
     return f"{value:,.0f}" if value == int(value) else ""
 
 
 def series_colour(place: int) -> str:
-    """Return the colour of a series."""
     return SERIES[place % len(SERIES)]
 
 
@@ -88,6 +83,7 @@ class Axis:
             written = self.written
             axis.set_major_formatter(lambda value, _: written(value))
         low, high = ax.get_xlim() if across else ax.get_ylim()
+        # The limits move apart equally, so the data stays in the middle.
         more = max(0.0, self.span - (high - low)) / 2
         low = low - more if self.low is None else self.low
         high = high + more if self.high is None else self.high
@@ -102,13 +98,12 @@ class Series:
         label: Its name in the legend; "" for one that has none.
         x: Horizontal positions [n]; empty for a horizontal line over the whole width at y [1].
         y: Values [n]; nan breaks the line.
-        spread: The spread of the values [n], drawn as a band or as bars; None for no spread.
+        spread: The spread of the values [n], drawn as a band or as bars.
         place: Its place among all series, which determines colour and marker.
         colour: Another colour; "" for that of its place.
         dash: The line style of matplotlib; "" for no line.
         marker: Another marker; None for that of its place, "" for none.
         size: The size of the markers in points, one number or [n].
-        alpha: The opacity.
     """
 
     label: str
@@ -128,8 +123,6 @@ class XY:
     """Lines and marks.
 
     Attributes:
-        series: What is drawn.
-        title: The title, "" for none.
         spread: How spreads are drawn: as a "band" around a line, as vertical "bars", or as horizontal bars
             ("across").
         steps: Whether a line keeps its value up to the next position.
@@ -146,7 +139,6 @@ class XY:
     square: bool = False
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart."""
         for one in self.series:
             self._draw_series(ax, one)
         ax.set_title(short(self.title, 60))
@@ -165,6 +157,7 @@ class XY:
         marker = MARKERS[one.place % len(MARKERS)] if one.marker is None else one.marker or "none"
         if np.ndim(one.size):
             areas = np.square(one.size)
+            # A line has one size of markers, so sizes of their own need a scatter plot.
             ax.scatter(x, y, s=areas, color=colour, alpha=one.alpha, linewidths=0, marker=marker, label=label)
         else:
             ax.plot(
@@ -194,7 +187,6 @@ class Bars:
         colours: Other colours of parts, by label.
         total: Writes the sum of a bar at its end; None for no text.
         marks: Marked values [bars] by label; None for a bar without one.
-        title: The title, "" for none.
         legend: The title of a legend of its own; None for the legend of the picture.
         named: The most bars whose names are written; more bars have no names.
     """
@@ -213,7 +205,6 @@ class Bars:
 
     @property
     def height(self) -> float:
-        """The height in inches, without the legend of the picture."""
         if self.across:
             return 0.7 + 0.34 * len(self.names)
         names = list(self._names.values())
@@ -227,7 +218,6 @@ class Bars:
         return {k: short(name, 28 if self.across else 14) for k, name in enumerate(written)}
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart."""
         at, tops = np.arange(len(self.names)), np.zeros(len(self.names))
         bar = ax.barh if self.across else ax.bar
         for place, (label, given) in enumerate(self.parts.items()):
@@ -263,8 +253,7 @@ class Heatmap:
         y: The axis of the rows, with the first row at `low`.
         edges: Limits [columns + 1] of the columns; None for columns centred at 0, 1, ...
         texts: A large and a small text for cells, by (row, column).
-        line: A label and a position on the x axis for each row, joined by a line; None for no line.
-        title: The title, "" for none.
+        line: A label and a position on the x axis for each row, joined by a line.
         bar: The label of a colour bar, "" for no colour bar.
     """
 
@@ -279,7 +268,6 @@ class Heatmap:
     height: float = WIDTH
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the chart."""
         from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 
         rows, columns = self.values.shape

@@ -25,13 +25,7 @@ DRAWN_EDGES, DRAWN_NODES = 3000, 2000
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges in one colour.
-
-    Attributes:
-        ends: The nodes of each edge, [E, 2].
-        label: Their name in the legend, "" for none.
-        alpha: Their opacity.
-    """
+    """Edges in one colour; `ends` [E, 2] are the nodes of each."""
 
     ends: np.ndarray
     label: str = ""
@@ -45,7 +39,6 @@ class Nodes:
 
     Attributes:
         members: Whether each node belongs to them, [N] bool.
-        label: Their name in the legend, "" for none.
         strength: The strength of their colour; 0 for hollow markers.
         area: The area of the marker in square points.
     """
@@ -60,15 +53,12 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes over their edges.
+    """Nodes over their edges, drawn from bottom to top.
 
     Attributes:
         position: Positions of the nodes, [N, 2], in kilometres or without a unit.
-        edges: The edges, from bottom to top.
-        nodes: The nodes, from bottom to top.
         names: Names and their positions, [2] each.
         axes: Whether positions have a unit and axes are drawn.
-        title: The title, "" for none.
         size: The height in inches; None to fit the positions to the width of a page.
     """
 
@@ -82,7 +72,6 @@ class Network:
 
     @property
     def height(self) -> float:
-        """The height in inches, without the legend of the picture."""
         low, high = self._limits
         ratio = (high - low)[1] / (high - low)[0]
         return 0.75 + (WIDTH - 0.7) * float(np.clip(ratio, 0.35, 1.25)) if self.size is None else self.size
@@ -92,12 +81,13 @@ class Network:
         """Left and bottom, right and top. The nodes may all be at one point or on one line."""
         points = np.concatenate([self.position, *(place[None] for _, place in self.names)])
         low, high = points.min(0), points.max(0)
+        # All nodes at one point have no extent.
         extent = max((high - low).max(), 0.1)
+        # A margin keeps markers at the edge whole, and a line of nodes gets a frame that is not flat.
         half = np.maximum((high - low) / 2, 0.1 * extent) + 0.07 * extent
         return (low + high) / 2 - half, (low + high) / 2 + half
 
     def draw(self, ax: "Axes") -> None:
-        """Draw the network."""
         from matplotlib.collections import LineCollection
 
         place = self.position
@@ -135,8 +125,7 @@ class Network:
     def free_places(self, named: Mapping[str, int]) -> list[tuple[str, np.ndarray]]:
         """Find positions for names next to their nodes, without touching a node or another name.
 
-        Returns:
-            The names and their positions. A name for which there is no position is left out.
+        A name for which there is no position is left out.
         """
         low, high = self._limits
         point = (high - low)[0] / (72 * (WIDTH - 0.7))
@@ -157,15 +146,7 @@ class Network:
 
 
 def kilometres(position: np.ndarray, geographic: bool) -> np.ndarray:
-    """Convert positions to kilometres east and north of their centre.
-
-    Args:
-        position: Kilometres, or latitudes and longitudes in degrees, [N, 2].
-        geographic: Whether they are in degrees.
-
-    Returns:
-        The positions [N, 2].
-    """
+    """Convert positions [N, 2], or latitudes and longitudes, to kilometres east and north of their centre."""
     middle = (position.min(0) + position.max(0)) / 2
     away: np.ndarray = position - middle
     if geographic:
@@ -184,9 +165,6 @@ def by_value(
         without: What a node without a value is, for the legend.
         other: Whether each node has a triangle as marker, [N] bool.
         other_label: What these nodes are, for the legend.
-
-    Returns:
-        The groups, from bottom to top.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -195,6 +173,7 @@ def by_value(
     if known.any():
         low, high = float(values[known].min()), float(values[known].max())
         limits = np.asarray(MaxNLocator(CLASSES - 1).tick_values(low, high), dtype=float)
+        # Limits beyond the values would be classes without nodes.
         limits = limits[max(0, np.searchsorted(limits, low, "right") - 1) :]
         limits = limits[: max(2, np.searchsorted(limits, high, "left") + 1)]
         count = len(limits) - 1

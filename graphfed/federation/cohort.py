@@ -71,7 +71,6 @@ class Cohort:
         owned: [N] bool, whether the client owns the node.
         train, val, test: [N] bool, the parts of the split; only of owned nodes.
         owners: [N] int64, how many clients of the run own the node.
-        num_classes: The number of classes.
         edge_weight, cross_weight: [E] and [C], the weights of the edges of a weighted graph; else None.
         links: The pairs to score in link prediction; else None. With links, no node is in a part of the
             split.
@@ -100,12 +99,10 @@ class Cohort:
 
     @property
     def num_rows(self) -> int:
-        """N, the number of rows."""
         return len(self.id)
 
     @property
     def num_clients(self) -> int:
-        """K, the number of clients of this cohort."""
         return len(self.clients)
 
     @property
@@ -114,40 +111,21 @@ class Cohort:
         return 0 if self.x is None else self.x.shape[1]
 
     def rows(self, target: str) -> Tensor:
-        """Select the rows of a part of the split.
-
-        Args:
-            target: "train", "val", "test", or "all" for every owned node.
-
-        Returns:
-            [n] int64, ascending.
+        """Select the rows [n] of a part of the split: "train", "val", "test", or "all" for every owned
+        node.
         """
         mask = {"train": self.train, "val": self.val, "test": self.test, "all": self.owned}[target]
         return mask.nonzero()[:, 0]
 
     def pairs(self, target: str) -> Tensor:
-        """Select the pairs of `links` in a part of the split.
-
-        Args:
-            target: "val", "test", or "all" for both.
-
-        Returns:
-            [n] int64, ascending.
-        """
+        """Select the pairs [n] of `links` in a part of the split: "val", "test", or "all" for both."""
         assert self.links is not None
         if target == "all":
             return torch.arange(len(self.links.row), device=self.links.row.device)
         return (self.links.part == PARTS.index(target)).nonzero()[:, 0]
 
     def degree(self, *, with_cross: bool = False) -> Tensor:
-        """Compute the degree of every row, in a weighted graph the sum of the weights of its edges.
-
-        Args:
-            with_cross: Whether cross-client edges count.
-
-        Returns:
-            [N], int64 or, in a weighted graph, floating.
-        """
+        """Compute the degree [N] of every row, in a weighted graph the sum of the weights of its edges."""
         nodes = torch.cat([self.edge_index[1], self.cross_row]) if with_cross else self.edge_index[1]
         if self.edge_weight is None:
             return torch.bincount(nodes, minlength=self.num_rows)
@@ -156,36 +134,20 @@ class Cohort:
         return sums_by(nodes, weight, self.num_rows)
 
     def loss_weights(self, rows: Tensor) -> Tensor | None:
-        """Look up the weights of labelled rows in the loss, by their classes.
-
-        Args:
-            rows: [n] int64.
-
-        Returns:
-            [n], or None if each row has weight 1.
+        """Look up the weights [n] of labelled rows in the loss, by their classes; None if each has weight
+        1.
         """
         return None if self.class_weights is None else self.class_weights[self.y[rows]]
 
     def counts(self, mask: Tensor) -> Tensor:
-        """Count the rows of each client in a mask.
-
-        Args:
-            mask: [N] bool.
-
-        Returns:
-            [K] int64.
-        """
+        """Count the rows of each client in a mask [N]: [K] int64."""
         return torch.bincount(self.client[mask], minlength=self.num_clients)
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of a cohort's columns, classes and rows. Each tuple is empty if the names are unknown.
-
-    Attributes:
-        features: F names.
-        classes: C names.
-        nodes: N names, as the user's data has them.
+    """The names of a cohort's F columns, C classes and N rows. Each tuple is empty if the names are
+    unknown.
     """
 
     features: tuple[str, ...] = ()
@@ -194,29 +156,21 @@ class Names:
 
 
 def stable_ids_of(graph: Graph, partition: Partition) -> np.ndarray | None:
-    """Return the ids that every reader of the user's files gives the nodes of a partition.
+    """Return the ids that every reader of the user's files gives the nodes of a partition, [N] int64.
 
     With these ids (`Graph.stable_ids`), a draw keyed by an id does not depend on who reads the files. A graph
-    whose nodes are known by number has none; nor has a partition with copies that count as different nodes,
-    since no client reads such copies from its own files.
-
-    Returns:
-        [N] int64, the stable id of each id of the partition; None if the ids of the partition are used.
+    whose nodes are known by number has none, and the ids of the partition are used; nor has a partition with
+    copies that count as different nodes, since no client reads such copies from its own files.
     """
     copies = bool((partition.held_id != partition.held_node).any())
     return None if copies else graph.stable_ids
 
 
 def node_names(graph: Graph, cohort: Cohort, stable_ids: np.ndarray | None) -> tuple[str, ...]:
-    """Look up the user's names of the nodes of a cohort.
+    """Look up the user's N names of the nodes of a cohort that was made with `stable_ids`.
 
-    Args:
-        cohort: A cohort that was made with `stable_ids`.
-        stable_ids: See `stable_ids_of`.
-
-    Returns:
-        N names; empty if the nodes have no names, or the ids of the partition are not the numbers of the
-        graph's nodes.
+    The names are empty if the nodes have none, or the ids of the partition are not the numbers of the graph's
+    nodes.
     """
     if graph.ids is None or stable_ids is None:
         return ()
@@ -226,13 +180,7 @@ def node_names(graph: Graph, cohort: Cohort, stable_ids: np.ndarray | None) -> t
 def with_partition_ids(cohort: Cohort, stable_ids: np.ndarray | None) -> Cohort:
     """Replace the stable ids of a cohort by the ids of the partition, to find the nodes of its predictions.
 
-    Args:
-        cohort: A cohort that was made with `stable_ids`.
-        stable_ids: See `stable_ids_of`.
-
-    Returns:
-        The cohort with the ids of the partition. Its rows keep their order, so they are not sorted by these
-        ids.
+    Its rows keep their order, so they are not sorted by these ids.
     """
     if stable_ids is None:
         return cohort
@@ -264,12 +212,9 @@ def make_cohort(
 
     Args:
         graph: The graph. With an `EdgeSplit`, the graph of the training edges (`links.training_graph`).
-        split: The split of the nodes, or of the edges.
-        partition: The partition of `graph` among clients.
         clients: The ids of the clients, ascending.
         stable_ids: [N] int64, the ids of the rows, by the ids of the partition (`stable_ids_of`). None: the
             ids of the partition.
-        device: The torch device of the tensors.
 
     Returns:
         The cohort. Its features have torch's default dtype, or float64 if the graph's have
@@ -385,11 +330,8 @@ def _links(
 ) -> Links:
     """Collect the pairs that the clients of a cohort score.
 
-    Args:
-        wanted: [K] int64, for each client of the partition its index in the cohort, or -1.
-        row_of: Returns the rows of nodes, from their clients and ids.
-        stable_ids: As in `make_cohort`.
-        tensor: Moves an array to the cohort's device.
+    `wanted` [K] int64 has for each client of the partition its index in the cohort, or -1. `row_of` returns
+    the rows of nodes, from their clients and ids.
     """
     here = np.flatnonzero(wanted[pairs.client] >= 0)
     row, other = row_of(pairs.client[here], pairs.id[here]), pairs.other_id[here]
@@ -426,19 +368,9 @@ def with_unit_features(cohort: Cohort) -> Cohort:
 _TINY = 1e-30
 
 _PLAIN = (
-    "client",
-    "id",
-    "y",
-    "edge_index",
-    "cross_row",
-    "cross_client",
-    "cross_id",
-    "owned",
-    "train",
-    "val",
-    "test",
-    "owners",
-)
+    "client", "id", "y", "edge_index", "cross_row", "cross_client", "cross_id", "owned", "train", "val",
+    "test", "owners",
+)  # fmt: skip
 _WEIGHTS = ("edge_weight", "cross_weight")
 #: The key of the names in a file's metadata; and the key of the names of the rows among its arrays, where
 #: they are JSON in UTF-8, because metadata must be short.
@@ -446,11 +378,7 @@ _NAMES, _NODES = "names", "node_names"
 
 
 def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
-    """Convert a cohort to arrays.
-
-    Returns:
-        Everything in the cohort, by name.
-    """
+    """Convert everything in a cohort to arrays, by name."""
     weights = _WEIGHTS if cohort.edge_weight is not None else ()
     arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
     if cohort.links is not None:
@@ -470,10 +398,8 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
 
 
 def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
-    """Write a cohort as one safetensors file, from which a client's process reads all its data.
-
-    Args:
-        names: Names to write with the cohort.
+    """Write a cohort, and names with it, as one safetensors file, from which a client's process reads all
+    its data.
     """
     metadata, arrays = None, cohort_arrays(cohort)
     if names is not None:
@@ -484,14 +410,7 @@ def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
 
 
 def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
-    """Read a file that `save_cohort` wrote.
-
-    Args:
-        device: The torch device of the tensors.
-
-    Raises:
-        InputError: If the file is not a cohort file, or its arrays do not fit together.
-    """
+    """Read a file that `save_cohort` wrote; InputError if it is none, or its arrays do not fit together."""
     try:
         arrays, _ = read_tensors(path)
     except Exception as error:
@@ -517,13 +436,9 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
 
 
 def load_names(path: Path) -> Names:
-    """Read the names in a file that `save_cohort` wrote.
+    """Read the names in a file that `save_cohort` wrote; all empty if the file has none.
 
-    Returns:
-        The names; all empty if the file has none.
-
-    Raises:
-        InputError: If the file is not a cohort file, or its names are not lists of text.
+    InputError if the file is not a cohort file, or its names are not lists of text.
     """
     try:
         arrays, metadata = read_tensors(path, {_NODES})

@@ -29,15 +29,7 @@ _POINTERS = {"client": "clients", "edge_index": "rows", "cross_row": "rows"}
 
 
 def check_arrays(arrays: Arrays, where: str) -> None:
-    """Check that arrays are those of a whole cohort.
-
-    Args:
-        arrays: The arrays by name; the required ones are among them.
-        where: What holds the arrays, for the message.
-
-    Raises:
-        InputError: If an array has the wrong kind, shape or content.
-    """
+    """Raise InputError unless arrays, with the required ones among them, are those of a whole cohort."""
     for fault in (_columns, _order, _labels, _features, _links):
         found = fault(arrays)
         if found is not None:

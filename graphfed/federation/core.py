@@ -285,7 +285,7 @@ class Federation(ProcessView):
         """Take the elementwise maximum of the rows of the same id, at the server.
 
         The gradient goes to the row with the maximum; of equal rows to that of the client with the lowest id.
-        The server sees each row; `secure.maximum.secure_max` shows it only the maximum.
+        The server sees each row; `secure.maximum.protected_max` shows it only the maximum.
 
         Args:
             x: [M_h, H] at each worker, a row for every id of the route.

@@ -18,14 +18,7 @@ P = TypeVar("P", bound=Payload)
 
 
 def as_leaves(tree: P) -> P:
-    """Make the floating tensors of a payload leaves that collect a gradient.
-
-    Args:
-        tree: The payload, at the place that trains the weights.
-
-    Returns:
-        The same payload with new leaves, without history.
-    """
+    """Make the floating tensors of a payload leaves that collect a gradient, without history."""
     return pay.tree_map(_as_leaf, tree)
 
 
@@ -41,54 +34,23 @@ def detach(tree: P) -> P:
 
 
 def constant(value: float, device: str = "cpu") -> Tensor:
-    """Make a tensor from a number.
-
-    Returns:
-        A scalar tensor: int64 for an integer, else of the default dtype.
-    """
+    """Make a scalar tensor from a number: int64 for an integer, else of the default dtype."""
     return torch.tensor(value, device=device)
 
 
 def empty_state() -> dict[str, Any]:
-    """Make a state without values, such as that of an optimiser that has not taken a step.
-
-    Returns:
-        An empty dictionary.
-    """
+    """Make a state without values, such as that of an optimiser that has not taken a step."""
     return {}
 
 
 def full_like(tree: P, value: float) -> P:
-    """Fill a payload of the same form with one number.
-
-    Args:
-        tree: The payload whose form is used.
-
-    Returns:
-        A payload with `value` in every entry.
-    """
     return pay.tree_map(lambda x: torch.full_like(x, value), tree)
 
 
 def sum_over_clients(tree: P) -> P:
-    """Sum a payload over the clients of a cohort.
-
-    Args:
-        tree: Tensors with a leading dimension of clients, [K_h, ...].
-
-    Returns:
-        The sums, [...].
-    """
+    """Sum tensors [K_h, ...] over the clients of a cohort."""
     return pay.tree_map(lambda x: x.sum(0), tree)
 
 
 def column(x: Tensor, number: int) -> Tensor:
-    """Select one column of a matrix.
-
-    Args:
-        x: [M, n].
-
-    Returns:
-        [M].
-    """
     return x[:, number]

@@ -29,11 +29,7 @@ class Link(Protocol):
     """
 
     def send(self, to: int, key: str, message: bytes) -> None:
-        """Send a message, without waiting for the receiver.
-
-        Args:
-            key: What the message is called, unique in the run.
-        """
+        """Send a message, without waiting for the receiver. The key is unique in the run."""
         ...
 
     def recv(self, sender: int, key: str) -> bytes:
@@ -42,24 +38,15 @@ class Link(Protocol):
 
 
 class TimedLink:
-    """A link that counts the seconds in which this process waits for messages.
-
-    Args:
-        link: The link that sends and receives.
-
-    Attributes:
-        waited: The seconds so far.
-    """
+    """A link that counts in `waited` the seconds in which this process waits for messages."""
 
     def __init__(self, link: Link) -> None:
         self._link, self.waited = link, 0.0
 
     def send(self, to: int, key: str, message: bytes) -> None:
-        """Send a message, as `Link` says."""
         self._link.send(to, key, message)
 
     def recv(self, sender: int, key: str) -> bytes:
-        """Wait for a message, as `Link` says."""
         began = time.perf_counter()
         message = self._link.recv(sender, key)
         self.waited += time.perf_counter() - began
@@ -68,10 +55,9 @@ class TimedLink:
 
 @dataclass(frozen=True)
 class Message:
-    """What one participant sends to another in a transfer.
+    """What one participant sends to another in a transfer: tensors, in dictionaries and tuples.
 
     Attributes:
-        payload: Tensors, in dictionaries and tuples.
         grad: For every floating tensor of the payload, in order, whether its sender wants a gradient. Empty
             if none does.
         dtypes: Under a wrapper, the dtype of every leaf before it was wrapped ("" for a leaf that was not
@@ -99,13 +85,10 @@ def deliver(
         messages: The messages sent from this process, by (sender, receiver).
         pairs: (sender, receiver) of all messages with a participant in this process.
         link: How to reach other processes (None: everything is in this one).
-        refusal: Makes the error for a sender and a reason.
+        refusal: Makes the error, for a sender and a reason, that is raised for bytes that are no message.
 
     Returns:
         The messages to participants in this process, by (sender, receiver).
-
-    Raises:
-        Exception: What `refusal` makes, for bytes that are no message.
     """
     if link is None:
         return {p: messages[p] for p in pairs}

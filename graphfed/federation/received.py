@@ -68,10 +68,8 @@ class Received:
     _forms: dict[tuple[str, bool], Form] = field(default_factory=dict)
 
     def expect(self, name: str, example: Payload) -> None:
-        """Set the form of a transfer that other processes send.
-
-        Args:
-            example: A payload of that form. Its numbers, and of rows their number, do not matter.
+        """Set the form of a transfer that other processes send. The example's numbers, and of rows their
+        number, do not matter.
         """
         for leading in (True, False):
             self._forms[name, leading] = _form(example, leading)
@@ -107,10 +105,8 @@ class Received:
                     raise self.refusal(pair[0], transfer.name, round_number, why)
 
     def refusal(self, participant: int, transfer: str, round_number: int, why: str) -> ReceivedError:
-        """Make the error for what a participant sent.
-
-        Args:
-            why: What is wrong, as a continuation of "it sent", as in "3 rows where 5 are expected".
+        """Make the error for what a participant sent; `why` continues "it sent", as in "3 rows where 5 are
+        expected".
         """
         name = self.name_of(participant)
         return ReceivedError(
@@ -177,14 +173,8 @@ class Received:
         local: Mapping[Pair, Payload],
         round_number: int,
     ) -> None:
-        """Check that numbers are finite and small enough to compute with.
-
-        Args:
-            arrived: The payloads from other processes, by (sender, receiver).
-            local: Payloads of the same transfer that this process made.
-
-        Raises:
-            ReceivedError: If some numbers cannot be computed with, but those of another participant can.
+        """Raise ReceivedError if some numbers cannot be computed with, but those of another participant
+        can.
         """
         if not transfer.finite:
             return
@@ -232,15 +222,11 @@ _LARGEST = {dtype: torch.finfo(dtype).max ** 0.5 for dtype in (torch.float32, to
 
 
 def magnitude(payload: Payload, neutral: float | None = None) -> float | None:
-    """Measure how close a payload's numbers are to the largest that can be computed with.
+    """Return the largest size of a payload's floating numbers, divided by the largest whose square does not
+    overflow.
 
-    Args:
-        neutral: A number that stands for "nothing" and is left out, such as -inf in a maximum.
-
-    Returns:
-        The largest size of a floating number, divided by the largest number whose square does not overflow.
-        At most 1 if all numbers can be computed with; NaN or infinity if one is not finite; None without
-        floating numbers.
+    It is at most 1 if all numbers can be computed with; NaN or infinity if one is not finite; None without
+    floating numbers. `neutral` stands for "nothing" and is left out, such as -inf in a maximum.
     """
     floating = [n.detach() for n in map(_numbers, pay.leaves(payload)) if n.is_floating_point()]
     counted = floating if neutral is None else [numbers[numbers != neutral] for numbers in floating]
@@ -257,7 +243,6 @@ def _numbers(leaf: Leaf) -> Tensor:
 
 
 def _form(payload: Payload, leading: bool) -> Form:
-    """The dtype and shape of every leaf of a payload, by its path."""
     form: Form = {}
 
     def add(tree: Any, path: str) -> None:
@@ -300,7 +285,6 @@ def _show_leaf(leaf: tuple[str, list[int | None]] | None) -> str:
 
 
 def _show_form(form: Form) -> str:
-    """A form as messages show it."""
     if set(form) == {""}:
         return _show_leaf(form[""])[:400]
     return ("{" + ", ".join(f"{shown(path)}: {_show_leaf(leaf)}" for path, leaf in form.items()) + "}")[:400]

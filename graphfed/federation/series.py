@@ -51,12 +51,10 @@ class Series:
 
     @property
     def num_clients(self) -> int:
-        """K, the number of clients, which is the number of sensors."""
         return len(self.clients)
 
     @property
     def num_steps(self) -> int:
-        """T, the number of time steps."""
         return self.readings.shape[1]
 
     @property
@@ -68,11 +66,7 @@ class Series:
         return (minute % MINUTES_PER_DAY).to(self.readings.dtype) / MINUTES_PER_DAY
 
     def starts(self, target: str) -> Tensor:
-        """List the first step of each window of a target (see `starts_of`).
-
-        Returns:
-            [W] int64.
-        """
+        """List the first step of each window of a target (see `starts_of`)."""
         return starts_of(self.split, target).to(self.readings.device)
 
     @property
@@ -81,11 +75,7 @@ class Series:
         return self.split.train + self.split.lags + self.split.horizon - 1
 
     def of(self, present: Tensor) -> "Series":
-        """Select the series of some clients.
-
-        Args:
-            present: [K] bool.
-        """
+        """Select the series of the clients that are `present`, [K] bool."""
         if bool(present.all()):
             return self
         chosen = present.nonzero()[:, 0]
@@ -117,12 +107,7 @@ class Network:
 
 @dataclass(frozen=True)
 class SensorData:
-    """The data of a run of forecasting.
-
-    Attributes:
-        series: A `Series` at each worker.
-        network: A `Network` at the server.
-    """
+    """The data of a run of forecasting: a `Series` at each worker, and a `Network` at the server."""
 
     series: Located["Series"]
     network: Located["Network"]
@@ -133,13 +118,8 @@ TaskData: TypeAlias = "Located[Cohort] | SensorData"
 
 
 def starts_of(split: TimeSplit, target: str) -> Tensor:
-    """List the first step of each window of a target.
-
-    Args:
-        target: "train" (the windows that are trained on), "val", "test", or "all" for val and test.
-
-    Returns:
-        [W] int64.
+    """List the first step of each window of a target, [W] int64: "train" (the windows that are trained
+    on), "val", "test", or "all" for val and test.
     """
     # Windows of training, validation and test follow one another; `split.every` thins those of training.
     first, end, step = {
@@ -152,15 +132,10 @@ def starts_of(split: TimeSplit, target: str) -> Tensor:
 
 
 def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
-    """Cut windows out of series.
+    """Cut windows out of series x [..., T], at the steps `first` and on of windows that start at `starts`
+    [W].
 
-    Args:
-        x: [..., T].
-        starts: [W] int64, the first step of each window.
-        first: The first step to return, counted from the start of the window.
-
-    Returns:
-        [..., W, length], views of the series.
+    Returns [..., W, length], views of the series.
     """
     return x.unfold(-1, length, 1).index_select(-2, starts + first)
 
@@ -168,14 +143,8 @@ def windows(x: Tensor, starts: Tensor, first: int, length: int) -> Tensor:
 def make_series(
     sensors: Sensors, split: TimeSplit, clients: Sequence[int], *, device: torch.device | str = "cpu"
 ) -> Series:
-    """Make the series of some clients, in torch's default dtype.
-
-    Args:
-        clients: The numbers of the clients' sensors, ascending.
-        device: The torch device of the tensors.
-
-    Raises:
-        InputError: If `clients` are not sensors, ascending, each once.
+    """Make the series of some clients, in torch's default dtype; InputError unless they are sensors,
+    ascending.
     """
     chosen = list(clients)
     if chosen != sorted({*chosen} & {*range(sensors.num_sensors)}):
@@ -195,17 +164,11 @@ def make_series(
 
 
 def make_network(sensors: Sensors, split: TimeSplit, *, device: torch.device | str = "cpu") -> Network:
-    """Make the network of all sensors.
-
-    Args:
-        device: The torch device of the tensors.
-    """
     edges = make_edges(sensors.adjacency).to(device)
     return Network(edges, _first_minute(sensors), sensors.step_minutes, split)
 
 
 def _first_minute(sensors: Sensors) -> int:
-    """The minute of the week of the first reading."""
     start = np.datetime64(sensors.start, "m")
     # 1970-01-01, where numpy counts from, was a Thursday.
     return (int(start.astype(np.int64)) + 3 * MINUTES_PER_DAY) % (7 * MINUTES_PER_DAY)
@@ -224,7 +187,6 @@ _SPLIT = ("lags", "horizon", "every", "train", "val", "test")
 
 
 def save_series(series: Series, path: Path) -> None:
-    """Write the series of a worker as one safetensors file."""
     arrays = {
         "readings": series.readings.cpu().numpy(),
         "missing": series.missing.cpu().numpy(),
@@ -256,13 +218,8 @@ def _split_from(metadata: dict[str, Any], observed: np.ndarray) -> TimeSplit | N
 
 
 def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
-    """Read a file that `save_series` wrote.
-
-    Args:
-        device: The torch device of the tensors.
-
-    Raises:
-        InputError: If the file is anything else, or its columns do not fit together.
+    """Read a file that `save_series` wrote; InputError if it is anything else, or its columns do not fit
+    together.
     """
     arrays, metadata = _read(path, "series", _SERIES)
     clients, steps = arrays["readings"].shape
@@ -292,20 +249,14 @@ def load_series(path: Path, *, device: torch.device | str = "cpu") -> Series:
 
 
 def save_network(network: Network, path: Path) -> None:
-    """Write the server's network as one safetensors file."""
     arrays = {name: getattr(network.edges, name).cpu().numpy() for name in ("sender", "receiver", "weight")}
     metadata = {"nodes": network.edges.num_nodes, **_times(network)}
     write_tensors(path, {**arrays, "observed": network.split.observed}, {"network": json.dumps(metadata)})
 
 
 def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
-    """Read a file that `save_network` wrote.
-
-    Args:
-        device: The torch device of the tensors.
-
-    Raises:
-        InputError: If the file is anything else, or its columns do not fit together.
+    """Read a file that `save_network` wrote; InputError if it is anything else, or its columns do not fit
+    together.
     """
     arrays, metadata = _read(path, "network", _NETWORK)
     sensors, edges = metadata.get("nodes"), len(arrays["sender"])
@@ -335,10 +286,8 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
 def _read(
     path: Path, key: str, columns: dict[str, tuple[str, int]]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of a file and its metadata under `key`.
-
-    Raises:
-        InputError: If a column is missing or has another kind.
+    """Read the arrays of a file and its metadata under `key`; InputError if a column is missing or of
+    another kind.
     """
     try:
         arrays, metadata = read_tensors(path)

@@ -19,33 +19,18 @@ from graphfed.nn.sparse import SparseWeights
 
 
 def roster_code(present: np.ndarray) -> str:
-    """Encode which clients take part.
-
-    Args:
-        present: [K] bool.
-
-    Returns:
-        A bit for each client, in hexadecimal.
-    """
+    """Encode which clients take part, [K] bool, as a bit for each client, in hexadecimal."""
     return np.packbits(present).tobytes().hex()
 
 
 def roster_of(code: str, num_clients: int) -> np.ndarray:
-    """Decode what `roster_code` returned.
-
-    Returns:
-        [K] bool.
-    """
+    """Decode what `roster_code` returned to [K] bool."""
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(code), dtype=np.uint8))
     return bits[:num_clients].astype(bool)
 
 
 def accept_roster(num_clients: int, decision: Mapping[str, Any]) -> str:
-    """Check the value "roster" of a decision of the server; see `Federation.control`.
-
-    Returns:
-        What is wrong, as a continuation of "it sent"; empty if nothing is.
-    """
+    """Check the value "roster" of a decision of the server; see `Federation.control`."""
     code = decision["roster"]
     if code is None:
         return ""
@@ -56,14 +41,7 @@ def accept_roster(num_clients: int, decision: Mapping[str, Any]) -> str:
 
 
 def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
-    """List the tensors of a state.
-
-    Args:
-        tree: Tensors and sparse weights, in dictionaries.
-
-    Raises:
-        TypeError: For anything else in the state.
-    """
+    """List the tensors of a state of tensors and sparse weights, in dictionaries."""
     if isinstance(tree, dict):
         return {k: t for key, item in tree.items() for k, t in tensors_of(item, f"{prefix}/{key}").items()}
     if isinstance(tree, SparseWeights):
@@ -79,7 +57,6 @@ def tensors_of(tree: Any, prefix: str) -> dict[str, Tensor]:
 
 
 def _fill(path: str, stored: Mapping[str, Tensor]) -> Any:
-    """Rebuild the state stored under a path."""
     if path in stored:
         return stored[path]
     if f"{path}:rows" in stored:
@@ -96,7 +73,6 @@ def _places(fed: Federation, place: str) -> list[str]:
 
 
 def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.ndarray]:
-    """Convert what this process holds of some values to arrays."""
     arrays: dict[str, np.ndarray] = {}
     for name, value in values.items():
         for place, part in zip(_places(fed, value.place), value.parts, strict=True):
@@ -107,11 +83,7 @@ def arrays_of(fed: Federation, values: Mapping[str, Located]) -> dict[str, np.nd
 
 
 def members_of(values: Mapping[str, Located]) -> dict[str, str | None]:
-    """Encode which clients hold each value.
-
-    Returns:
-        By name, the clients as `roster_code` encodes them; None if all hold it.
-    """
+    """Encode by name which clients hold each value (`roster_code`); None if all hold it."""
     return {
         name: None if value.members is None else roster_code(value.members) for name, value in values.items()
     }
@@ -123,11 +95,8 @@ def values_from(
     places: Mapping[str, str],
     fed: Federation,
 ) -> dict[str, Located]:
-    """Restore values, in the placement in which they were saved.
-
-    Args:
-        arrays: What `arrays_of` returned. Dictionaries get their keys in the order of these arrays.
-        places: The place of each value, by name.
+    """Restore values of these places from `arrays_of`, in the placement in which they were saved.
+    Dictionaries get their keys in the order of the arrays.
     """
     stored = {k: torch.from_numpy(a.copy()).to(fed.device) for k, a in arrays.items()}
     values: dict[str, Located] = {}

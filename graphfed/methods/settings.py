@@ -116,10 +116,19 @@ def fields_of(part: Any) -> "Mapping[str, FieldInfo]":
 
 
 @lru_cache(maxsize=256)
-def _existing(config: Any) -> Mapping[str, Any]:
-    every = list(_walk(config))
-    known = {name: (value, conditions) for name, value, conditions in every}
-    found: dict[str, Any] = {}
+def values(config: Any) -> Mapping[str, Any]:
+    """Return the value of every setting that exists, by its flat name, in the order of the tree.
+
+    Raises:
+        InputError: Two parts have a setting of one name, which only a plug-in can bring about.
+    """
+    known: dict[str, tuple[Any, tuple[Condition, ...]]] = {}
+    for name, found, conditions in _walk(config):
+        if name in known:
+            raise InputError(
+                f"two parts of the settings have {name!r}; give the setting of the plug-in another name"
+            )
+        known[name] = (found, conditions)
 
     def exists(name: str) -> bool:
         return all(
@@ -128,10 +137,7 @@ def _existing(config: Any) -> Mapping[str, Any]:
             for condition in known[name][1]
         )
 
-    for name, (value, _) in known.items():
-        if exists(name):
-            found[name] = value
-    return found
+    return {name: found for name, (found, _) in known.items() if exists(name)}
 
 
 def _walk(config: Any) -> Iterator[tuple[str, Any, tuple[Condition, ...]]]:
@@ -152,11 +158,6 @@ def _is_slot(field: "FieldInfo") -> bool:
     return field.annotation is Any or any(isinstance(entry, ChosenBy) for entry in field.metadata)
 
 
-def values(config: object) -> Mapping[str, Any]:
-    """Return the value of every setting that exists, by its flat name, in the order of the tree."""
-    return _existing(config)
-
-
 def value(config: object, name: str, otherwise: Any = None) -> Any:
     """Return the value of a setting by its flat name.
 
@@ -164,7 +165,7 @@ def value(config: object, name: str, otherwise: Any = None) -> Any:
         config: The settings of a run.
         otherwise: What is returned if there is no such setting.
     """
-    return _existing(config).get(name, otherwise)
+    return values(config).get(name, otherwise)
 
 
 def changed(config: C, **new: object) -> C:

@@ -25,25 +25,17 @@ SENT = "bytes of set-up and training"
 
 
 def byte_axis(label: str) -> Axis:
-    """Return an axis of numbers of bytes.
-
-    Returns:
-        The axis, from 0.
-    """
+    """Return an axis of numbers of bytes, from 0."""
     return Axis(label, low=0, written=human_bytes)
 
 
 def lines(
     rows: Mapping[str, Sequence[tuple[Sequence[float], Sequence[float]]]], among: Sequence[str] | None = None
 ) -> list[Series]:
-    """Average the curves of each row's runs, with a band of one sample standard deviation.
+    """Average the curves (x, y) of each row's runs, with a band of one sample standard deviation.
 
-    Args:
-        rows: The curves (x, y) of each row's runs, by label. The runs of a row have the same x.
-        among: All labels of the page, whose order determines the colours; None for those of `rows`.
-
-    Returns:
-        One series per row. A row with a single point becomes a horizontal line.
+    The order of `among` (None: of the rows) determines the colours. A row with a single point becomes a
+    horizontal line.
     """
     series = []
     for label, runs in rows.items():
@@ -58,11 +50,7 @@ def lines(
 
 
 def result_charts(subject: Subject, figures: Figures) -> dict[str, str]:
-    """Draw the charts of the results, the graph and the bytes.
-
-    Returns:
-        SVG elements by name. A chart without content is left out.
-    """
+    """Draw the results, the graph and the bytes: SVG elements by name, without empty charts."""
     drawn = {**_score_charts(subject, figures), **_byte_charts(subject), **_statistics_charts(subject)}
     overview = subject.first.overview
     if isinstance(overview, GraphOverview):
@@ -179,13 +167,9 @@ def _roc(rows: Mapping[str, Sequence[Sequence[float]]]) -> XY:
 
 
 def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Heatmap:
-    """Draw a confusion matrix: in each cell the percentage of the true class, and the number of nodes below.
+    """Draw nodes [C, C] by true class (rows) and predicted class: percentage of the true class, and number.
 
-    Args:
-        counts: Nodes [C, C], true classes (rows) by predicted classes (columns).
-
-    Returns:
-        The chart. A class without nodes has dashes.
+    A class without nodes has dashes.
     """
     size = len(names)
     table = np.array(counts, dtype=float)
@@ -204,14 +188,14 @@ def confusion(counts: Sequence[Sequence[float]], names: Sequence[str]) -> Heatma
 
 
 def _client_dots(rows: Mapping[str, Mapping[str, tuple[float, int]]]) -> XY:
-    """Draw the test accuracy of every client as a dot whose area grows with the number of test nodes.
+    """Draw (accuracy, test nodes) of every client as a dot whose area grows with the number of test nodes.
 
-    `rows` has (accuracy, test nodes) by label and client. Of more than DOTS clients, those with the most test
-    nodes are drawn.
+    Of more than DOTS clients, those with the most test nodes are drawn.
     """
     most = max((count for clients in rows.values() for _, count in clients.values()), default=1)
     series = []
     for place, clients in enumerate(rows.values()):
+        # Clients with the most test nodes have the most reliable accuracies.
         drawn = sorted(clients.values(), key=lambda client: -client[1])[:DOTS]
         values = [100 * accuracy for accuracy, _ in drawn]
         size = np.sqrt([12 + 90 * count / most for _, count in drawn])
@@ -231,6 +215,7 @@ def _byte_charts(subject: Subject) -> dict[str, str]:
         drawn["links"] = svg_element("bytes by link", [[_byte_bars(list(links), parts)]])
     by_transfer = subject.first.result.bytes["by_transfer"]
     if by_transfer and subject.comparison is None:
+        # Small transfers would have bars without width.
         largest = dict(sorted(by_transfer.items(), key=lambda item: -item[1])[:DRAWN_TRANSFERS])
         chart = _byte_bars(list(largest), {"bytes": list(largest.values())})
         drawn["transfers"] = svg_element("bytes by transfer", [[chart]])
@@ -269,6 +254,7 @@ def _cumulative(rows: Statistics, quantity: str) -> XY:
     for i, (label, values) in enumerate(rows.items()):
         ordered = np.sort(values)
         at = np.unique(ordered)
+        # An SVG element has every point, and a page on many clients stays small.
         if len(at) > POINTS:
             at = np.unique(np.quantile(ordered, np.linspace(0, 1, POINTS), method="inverted_cdf"))
         fraction = np.searchsorted(ordered, at, side="right") / len(ordered)

@@ -37,58 +37,31 @@ class Percentages:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def table_metrics(self, names: Iterable[str]) -> list[str]:
-        """Select the metrics of a comparison's table.
-
-        Returns:
-            Those that have a column, in the given order.
-        """
+        """Select the metrics that have a column in a comparison's table, in the given order."""
         shown = (*self.headline, CLIENT_ACCURACY) if self.metric == "accuracy" else self.headline
         return [name for name in names if name != "loss" and name in (shown or (name,))]
 
     def name(self, metric: str) -> str:
-        """Return the name of a metric in a table."""
         return self.names.get(metric, metric.replace("_", " "))
 
     def column_head(self, name: str) -> str:
-        """Return the head of the column of a test metric.
-
-        Returns:
-            The head, with the unit.
-        """
+        """Return the head of the column of a test metric, with the unit."""
         return f"test {self.name(name)}, %"
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """Write a metric without its unit, for a table whose head has the unit.
-
-        Args:
-            mean: The value, a fraction; None if there is none.
-
-        Returns:
-            The text; "-" without a value.
-        """
+        """Write a fraction without its unit, for a table whose head has the unit; "-" without a value."""
         if mean is None:
             return "-"
         return f"{100 * mean:.1f}" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}"
 
     def with_unit(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """Write a metric with its unit; the arguments are those of `cell`.
-
-        Args:
-            mean: The value, a fraction; None if there is none.
-
-        Returns:
-            The text; "-" without a value.
-        """
+        """Write a fraction with its unit; "-" without a value."""
         if name == "loss" and mean is not None:
             return f"{mean:.3f}"
         return "-" if mean is None else f"{self.cell(name, mean, std)} %"
 
     def difference(self, name: str, amount: float) -> str:
-        """Write the difference of two values of a metric.
-
-        Args:
-            amount: The difference, a fraction.
-        """
+        """Write the difference of two values of a metric."""
         return f"{100 * amount:+.1f}"
 
 
@@ -110,76 +83,40 @@ class Errors:
 
     @property
     def display_name(self) -> str:
-        """Name of the metric in a text."""
         return self.name(self.metric)
 
     def table_metrics(self, names: Iterable[str]) -> list[str]:
-        """Select the metrics of a comparison's table.
-
-        Returns:
-            Those that have a column, in the given order.
-        """
+        """Select the metrics that have a column in a comparison's table, in the given order."""
         return [name for name in self.distinct_metrics(names) if name != "mae_as_read"]
 
     def distinct_metrics(self, names: Iterable[str]) -> list[str]:
-        """Leave out the metrics that repeat others because no reading is missing.
-
-        Returns:
-            The metrics that differ from each other, in the given order.
-        """
+        """Leave out the metrics that repeat others because no reading is missing."""
         return [name for name in names if self.missing or not name.endswith("_as_read")]
 
     def column_head(self, name: str) -> str:
-        """Return the head of the column of a test metric.
-
-        Returns:
-            The head; the unit of the readings is in the note below the table.
-        """
+        """Return the head of a test metric's column; the unit of readings is in the note below the table."""
         return self.name(name) + (", %" if name in PERCENT else "")
 
     def name_with_unit(self, metric: str) -> str:
-        """Return the name of a metric and its unit.
-
-        Returns:
-            As in "RMSE, miles per hour".
-        """
+        """Return the name of a metric and its unit, as in "RMSE, miles per hour"."""
         return f"{self.name(metric)}{self._unit(metric, ', ')}"
 
     def name(self, metric: str) -> str:
-        """Return the name of a metric in a text."""
         return DISPLAY_NAMES.get(metric, metric.replace("_", " "))
 
     def cell(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """Write an error without its unit, for a table whose head has the unit.
-
-        Args:
-            mean: The error; None if there is none.
-
-        Returns:
-            The text; "-" without a value.
-        """
+        """Write an error without its unit, for a table whose head has the unit; "-" without a value."""
         if mean is None:
             return "-"
         places = self._places(name)
         return f"{mean:,.{places}f}" + ("" if std is None else f" ± {std:,.{places}f}")
 
     def with_unit(self, name: str, mean: float | None, std: float | None = None) -> str:
-        """Write an error with its unit; the arguments are those of `cell`.
-
-        Args:
-            mean: The error; None if there is none.
-
-        Returns:
-            The text; "-" without a value.
-        """
+        """Write an error with its unit; "-" without a value."""
         return "-" if mean is None else f"{self.cell(name, mean, std)}{self._unit(name, ' ')}"
 
     def difference(self, name: str, amount: float) -> str:
-        """Write the difference of two errors.
-
-        Args:
-            amount: The difference, in the unit of the readings.
-        """
+        """Write the difference of two errors, in the unit of the readings."""
         return f"{amount:+,.{self._places(name)}f}"
 
     def _unit(self, name: str, separator: str) -> str:
@@ -188,6 +125,7 @@ class Errors:
 
     def _places(self, name: str) -> int:
         smallest = abs(self.smallest.get(name, 1.0))
+        # From the smallest error, so that a column has equally many decimals.
         return min(6, max(0, DIGITS - 1 - math.floor(math.log10(smallest)))) if smallest else DIGITS - 1
 
 
@@ -196,13 +134,6 @@ Figures = Percentages | Errors
 
 
 def unit_of(quantity: str) -> tuple[str, str]:
-    """Split a quantity into its name and its unit.
-
-    Args:
-        quantity: As in "speed (miles per hour)".
-
-    Returns:
-        The name and the unit, as in ("speed", "miles per hour"); the unit is "" if none is in brackets.
-    """
+    """Split a quantity as in "speed (miles per hour)" into name and unit; "" if none is in brackets."""
     found = re.fullmatch(r"\s*(.*?)\s*\(([^()]+)\)\s*", quantity)
     return (found[1], found[2].strip()) if found and found[1] else (quantity.strip(), "")

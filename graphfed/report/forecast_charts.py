@@ -34,22 +34,19 @@ NAMED_SENSORS = 24
 def forecast_charts(
     subject: Subject, shown: Run, errors: Errors, tested: SensorErrors | None
 ) -> dict[str, str]:
-    """Draw the charts of runs of forecasting.
+    """Draw the charts of runs of forecasting as SVG elements by name. A chart without content is left out.
 
-    Args:
-        shown: The run whose sensors and forecasts are drawn.
-        tested: Test errors of the sensors of `shown`; None if they are not known.
-
-    Returns:
-        SVG elements by name. A chart without content is left out.
+    `shown` is the run whose sensors and forecasts are drawn, and `tested` the test errors of its sensors.
     """
     drawn: dict[str, str] = {}
     overview = sensors_of(shown)
+    # MAE is drawn beside RMSE, both with or both without missing readings.
     metrics = [errors.metric, errors.metric.replace("rmse", "mae")]
     rows = {
         label: [run.result.details.get("test_by_horizon") or {} for run in runs]
         for label, runs in subject.rows.items()
     }
+    # Runs of other versions may lack the errors by horizon.
     rows = {label: runs for label, runs in rows.items() if _drawable(runs, metrics)}
     if rows and overview is not None:
         panels = [
@@ -140,16 +137,10 @@ def forecasts_against_truth(
     step_minutes: int,
     quantity: str,
 ) -> XY:
-    """Draw a sensor's readings and the forecasts for the same times.
+    """Draw a sensor's readings and the forecasts for the same times, inside `span`.
 
     The forecasts are those made one step, half the horizon and the whole horizon before. A missing reading is
     a gap in the line.
-
-    Args:
-        one: The readings and forecasts of the sensor.
-        span: The times to draw, the second one excluded.
-        step_minutes: Minutes between readings.
-        quantity: The label of the vertical axis.
     """
     horizon = one.forecast.shape[1]
     time, _, truth = one.at(1, step_minutes)

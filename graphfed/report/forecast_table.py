@@ -53,28 +53,13 @@ class SensorForecasts:
     truth: np.ndarray
 
     def at(self, step: int, step_minutes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Select the forecasts that were made a number of steps ahead.
-
-        Args:
-            step: The number of steps, from 1.
-            step_minutes: Minutes of a step.
-
-        Returns:
-            The times of the forecast readings, the forecasts and the readings, [W] each.
-        """
+        """Return the times, forecasts and readings [W] of a number of steps ahead, from 1."""
         time = self.time + np.timedelta64(step * step_minutes, "m")
         return time, self.forecast[:, step - 1], self.truth[:, step - 1]
 
 
 def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorErrors:
-    """Compute the test errors of every sensor from a table of forecasts.
-
-    Args:
-        ids: The ids of the sensors [S].
-
-    Raises:
-        InputError: The file is not a table of forecasts of these sensors.
-    """
+    """Compute the test errors of sensors from a table of forecasts; InputError if it is not theirs."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -89,6 +74,7 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
             # One row group at a time: if it is asked for all, Arrow keeps in memory what it has read.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(ROWS, row_groups=[group], columns=columns):
+                    # The file may be another run's.
                     unknown = set(batch["sensor"].dictionary.to_pylist()) - set(number)
                     if unknown:
                         raise ValueError(f"it has a sensor {min(unknown)!r} that overview.json does not have")
@@ -111,10 +97,7 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
 
 
 def read_forecasts(path: Path, sensor: str, horizon: int) -> SensorForecasts:
-    """Read the test windows of one sensor from a table of forecasts.
-
-    Returns:
-        The windows, in the order of time.
+    """Read the test windows of one sensor, in the order of time, from a table of forecasts.
 
     Raises:
         InputError: The file is not a table of forecasts, or it has no test window of this sensor.
@@ -141,13 +124,9 @@ def read_forecasts(path: Path, sensor: str, horizon: int) -> SensorForecasts:
 
 
 def chosen_sensors(rmse: np.ndarray) -> dict[str, int]:
-    """Select the sensors with the largest, the median and the smallest test RMSE.
+    """Select the positions of the sensors with the largest, the median and the smallest test RMSE [S].
 
-    Args:
-        rmse: RMSE [S]; nan for sensors without one.
-
-    Returns:
-        The sensors' positions by "worst", "median" and "best"; fewer if fewer sensors have an RMSE.
+    They are named "worst", "median" and "best"; fewer if fewer sensors have an RMSE, which is nan otherwise.
     """
     order = np.argsort(rmse, kind="stable")[: np.isfinite(rmse).sum()].tolist()
     if not order:
@@ -161,14 +140,9 @@ def chosen_sensors(rmse: np.ndarray) -> dict[str, int]:
 def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[np.datetime64, np.datetime64]:
     """Find the complete day of the test part in which most of some sensors have readings and vary most.
 
-    If a day has fewer than LEAST_POINTS readings, spans of several days are used instead.
-
-    Args:
-        step_minutes: Minutes between readings.
-
-    Returns:
-        Start and end of the day, the end excluded. Without a complete day that has a reading, the span of the
-        same length that has most readings, of those that follow each other from the start of the test part.
+    If a day has fewer than LEAST_POINTS readings, spans of several days are used instead. Returns start and
+    end, the end excluded. Without a complete day that has a reading, it is the span of the same length that
+    has most readings, of those that follow each other from the start of the test part.
     """
     days = math.ceil(LEAST_POINTS * step_minutes / MINUTES_PER_DAY)
     length = np.timedelta64(days * MINUTES_PER_DAY, "m").astype("timedelta64[s]")
@@ -182,6 +156,7 @@ def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[
         if inside.sum() < days * MINUTES_PER_DAY // step_minutes:
             continue
         has_readings = int(np.isfinite(truth[:, inside]).any(1).sum())
+        # First by readings, because a day with gaps shows little, however much it varies.
         rank = has_readings, sum(_variance(values) for values in truth[:, inside])
         if has_readings and (start is None or rank > best):
             best, start = rank, begin

@@ -8,15 +8,13 @@ from graphfed.federation.ledger import COUNTED_PHASES
 from graphfed.report.figures import Errors, unit_of
 from graphfed.report.forecast_table import MINUTES_PER_DAY, SensorErrors, read_sensor_errors
 from graphfed.report.read import Run, Subject
+from graphfed.report.templates import sentences
+from graphfed.report.transfers import LINKS
 from graphfed.runs.overview_schema import SensorOverview
 
 
 def ahead(minutes: int) -> str:
-    """Write a number of minutes as a person would.
-
-    Returns:
-        As in "45 minutes", "2 hours" or "3 days".
-    """
+    """Write a number of minutes as in "45 minutes", "2 hours" or "3 days"."""
     for unit, size in (("day", MINUTES_PER_DAY), ("hour", 60)):
         if minutes % size == 0 and minutes >= 2 * size:
             return f"{minutes // size} {unit}s"
@@ -24,11 +22,7 @@ def ahead(minutes: int) -> str:
 
 
 def sensors_of(run: Run) -> SensorOverview | None:
-    """Return the overview of the sensors of a run.
-
-    Returns:
-        The overview; None if the run has none.
-    """
+    """Return the overview of the sensors of a run; None if it has none."""
     return run.overview if isinstance(run.overview, SensorOverview) else None
 
 
@@ -37,9 +31,6 @@ def errors_of(subject: Subject) -> Errors:
 
     Rows are ranked by the RMSE over readings that are not missing. If every run was trained with
     missing=as_read, they are ranked by the RMSE that counts the missing readings, too.
-
-    Returns:
-        The ranking metric, the unit and the decimals.
     """
     runs = [run for those in subject.rows.values() for run in those]
     as_read = all(_trained_as_read(run) for run in runs)
@@ -76,7 +67,6 @@ class Forecast:
 
 
 def forecast_of(run: Run) -> Forecast:
-    """Return what a run forecasts, and how far ahead."""
     overview = sensors_of(run)
     if overview is None:
         return Forecast()
@@ -91,51 +81,23 @@ def forecast_of(run: Run) -> Forecast:
     return Forecast(unit_of(overview.quantity)[0], shortened, last)
 
 
-@dataclass(frozen=True)
-class Readings:
-    """What a reader must know about the readings before trusting the errors.
-
-    Attributes:
-        missing: The percentage of readings that are missing; None if no reading is missing.
-        missing_in_test: The percentage in the test part; None if it is not known.
-        as_read: Labels of the rows that were trained with missing=as_read.
-    """
-
-    overview: SensorOverview
-    missing: float | None
-    missing_in_test: float | None
-    as_read: list[str]
-
-
-def readings(subject: Subject, errors: Errors, tested: SensorErrors | None) -> Readings | None:
-    """Collect what the report says about the readings before it shows errors.
-
-    Args:
-        tested: Test errors of the sensors; None if they are not known.
-
-    Returns:
-        The facts; None without an overview of the sensors.
-    """
+def readings_caveats(subject: Subject, errors: Errors, tested: SensorErrors | None) -> list[str]:
+    """Return what a reader must know about the readings of sensors before trusting the errors."""
     overview = sensors_of(subject.first)
     if overview is None:
-        return None
-    return Readings(
-        overview,
-        100 * float(np.mean(overview.sensors.missing)) if errors.missing else None,
-        None if tested is None else 100 * tested.missing,
-        [label for label, runs in subject.rows.items() if errors.missing and _trained_as_read(runs[0])],
+        return []
+    as_read = [label for label, runs in subject.rows.items() if _trained_as_read(runs[0])]
+    return sentences(
+        "readings_caveats",
+        overview=overview,
+        missing=100 * float(np.mean(overview.sensors.missing)) if errors.missing else None,
+        missing_in_test=None if tested is None else 100 * tested.missing,
+        as_read=as_read if errors.missing else [],
     )
 
 
 def tested(run: Run) -> SensorErrors | None:
-    """Read the test errors of a run's sensors.
-
-    Returns:
-        The errors; None without an overview, and for a deployment, whose forecasts are at the sites.
-
-    Raises:
-        InputError: The table of forecasts is damaged.
-    """
+    """Read the test errors of a run's sensors; None for a deployment, whose forecasts are at the sites."""
     overview = sensors_of(run)
     if overview is None or run.deployed:
         return None
@@ -146,9 +108,8 @@ def tested(run: Run) -> SensorErrors | None:
 def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
     """Sum the bytes that were sent up to the end of set-up (round 0) and of each round of training.
 
-    Returns:
-        For a single run the bytes by direction; for a comparison those of the first seed of each row, by
-        label. Lines in which nothing is sent are left out.
+    For a single run they are by direction; for a comparison those of the first seed of each row, by label.
+    Lines in which nothing is sent are left out.
     """
     lines: dict[str, list[int]] = {}
     for label, runs in subject.rows.items():
@@ -156,16 +117,8 @@ def bytes_by_round(subject: Subject) -> dict[str, list[int]]:
         for entry in run.entries:
             if entry.phase not in COUNTED_PHASES:
                 continue
-            named = label if subject.comparison is not None else DIRECTIONS[entry.sender, entry.receiver]
+            named = label if subject.comparison is not None else LINKS[entry.sender, entry.receiver]
             line = lines.setdefault(named, [0] * (run.result.rounds + 1))
             for number, amount in entry.rounds.items():
                 line[int(number)] += amount
     return {label: np.cumsum(line).tolist() for label, line in lines.items() if any(line)}
-
-
-#: The direction of a transfer, by sender and receiver in the ledger.
-DIRECTIONS = {
-    ("clients", "server"): "from the clients",
-    ("server", "clients"): "to the clients",
-    ("clients", "clients"): "between clients",
-}

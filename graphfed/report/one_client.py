@@ -23,14 +23,7 @@ Statistics = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ClientLine:
-    """A transfer that one client sent.
-
-    Attributes:
-        line: The transfer, over all clients.
-        to: Its receivers, as a phrase.
-        bytes: Payload that this client sent, with its unit.
-        messages: The number of messages, "-" where it is not known.
-    """
+    """A transfer that one client sent; `to` and `messages` are phrases, `bytes` has its unit."""
 
     line: Line
     to: str
@@ -43,10 +36,8 @@ class OneClient:
     """A single client of a row of the report.
 
     Attributes:
-        label: The row.
         chosen: Whether the user asked for this client.
         sentences: What it sent and disclosed.
-        lines: Its transfers.
         worst: A sentence with the largest epsilons over all clients, "" without differential privacy.
     """
 
@@ -64,9 +55,6 @@ def clients_shown(subject: Subject, number: int | None) -> list[OneClient]:
         number: The client's number. None selects the client with the largest epsilon against all its
             receivers together and, among equals, the one with the most neighbours.
 
-    Returns:
-        One entry per row that has statistics.
-
     Raises:
         InputError: A number is given, and no row has statistics or a client with this number.
     """
@@ -82,11 +70,7 @@ def clients_shown(subject: Subject, number: int | None) -> list[OneClient]:
 
 
 def worst_client(run: Run) -> str:
-    """State the largest epsilons over all clients.
-
-    Returns:
-        A sentence; "" if the run has no per-client epsilons.
-    """
+    """State the largest epsilons over all clients; "" if the run has no per-client epsilons."""
     statistics = run.statistics
     if statistics is None or not {"epsilon", "epsilon_colluding"} <= set(statistics):
         return ""
@@ -99,6 +83,7 @@ def _describe(label: str, run: Run, statistics: Statistics, number: int | None) 
     count = len(statistics["client"])
     if number is None:
         order = [statistics[name] for name in ("neighbours", "epsilon_colluding") if name in statistics]
+        # Among equals in both, the client with the smallest number.
         client = int(np.lexsort([-statistics["client"], *order])[-1])
     elif 0 <= number < count:
         client = number
@@ -127,6 +112,7 @@ def _line(run: Run, line: Line, statistics: Statistics, values: Mapping[str, flo
     per_transfer: int | None = None
     count, receivers = 0.0, "others"
     if line.link == "client to server":
+        # Every client sends the server one message.
         count, per_transfer, receivers = 1, len(statistics["client"]), "server"
     elif column in values:
         count, per_transfer, receivers = values[column], int(statistics[column].sum()), column

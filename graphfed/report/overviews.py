@@ -17,13 +17,10 @@ NAMED_CLIENTS = 12
 
 
 def overview_picture(overview: GraphOverview | ReadingsOverview, form: str) -> bytes:
-    """Draw an overview as one picture.
+    """Draw an overview as one picture, "svg" or "png".
 
     The picture of a graph shows its clients, its degrees, and its classes by client and by part of the split.
     The picture of sensors shows a map with the percentage of missing readings, and the readings over time.
-
-    Args:
-        form: "svg" or "png".
     """
     if isinstance(overview, GraphOverview):
         title = f"{short(overview.name, 60)}: {overview.nodes:,} nodes, {overview.edges:,} edges"
@@ -71,20 +68,18 @@ def degree_bars(overview: GraphOverview) -> Bars:
     counts = [count for *_, count in histogram]
     many = max(counts, default=1) > 100
     amount = Axis("nodes", written=grouped)
+    # Few nodes of a high degree would not be visible on a linear axis.
     if many:
         amount = replace(amount, scale="log", low=0.7, high=2.0 * max(counts))
     return Bars(names, {"": counts}, amount, "neighbours of a node")
 
 
 def class_bars(overview: GraphOverview, legend: str | None = None) -> Bars:
-    """Draw the number of nodes of each class at each client.
-
-    Args:
-        legend: The title of a legend of its own; None for the legend of the picture.
-    """
+    """Draw the number of nodes of each class at each client, with a legend of its own if it has a title."""
     shown = overview.clients[:DRAWN_CLIENTS]
     names = [row.name for row in overview.classes]
     counts = np.array([client.classes for client in shown], dtype=float).reshape(len(shown), len(names))
+    # Two classes of one colour could not be told apart.
     if len(names) > len(SERIES):
         names = [*names[: len(SERIES) - 1], "other classes"]
         rest = counts[:, len(SERIES) - 1 :].sum(1, keepdims=True)

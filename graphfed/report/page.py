@@ -64,6 +64,7 @@ def write_report(
     path = Path(folders[0]) / "report.html" if out is None else Path(out)
     if path.suffix != ".html":
         raise InputError(f"the name of the report {path} must end in .html")
+    # The page is complete before the file is opened, so a failure leaves no part of it.
     page = _page(subject, client)
     with writing(f"the report {path}"):
         write_bytes(path, page.encode())
@@ -71,10 +72,7 @@ def write_report(
 
 
 def describe_client(folder: str | Path, client: int) -> list[str]:
-    """Describe what one client of a run sent and disclosed.
-
-    Args:
-        folder: The folder of a run, or of a comparison: then its first run with per-client statistics counts.
+    """Describe what one client of a run, or of a comparison's first run with statistics, disclosed.
 
     Raises:
         InputError: The folder cannot be reported on, or its run has no such client.
@@ -180,7 +178,7 @@ def _figures(subject: Subject) -> Figures:
     task = task_or_default(result.task)
     if task.error:
         return forecasts.errors_of(subject)
-    if task.headline is None:
+    if not task.chooses_headline:
         return Percentages(task.metric, task.metric_name)
     first = tuple(headline(result.task, result.details, result.test))
     return Percentages(first[0], name_of(first[0]), first, NAMES)
@@ -207,15 +205,7 @@ def _answer(subject: Subject, figures: Figures) -> str:
 
 
 def _readings_caveats(subject: Subject, figures: Figures, tested: SensorErrors | None) -> list[str]:
-    """Return what a reader must know about the readings of sensors before trusting the errors."""
-    found = forecasts.readings(subject, figures, tested) if isinstance(figures, Errors) else None
-    return [] if found is None else sentences("readings_caveats", readings=found)
-
-
-def _verifiers(run: Run) -> list[str]:
-    """Return the sites whose signed statements about a deployed run were verified."""
-    verified = run.result.details.get("verified")
-    return verified["sites"] if isinstance(verified, Mapping) else []
+    return forecasts.readings_caveats(subject, figures, tested) if isinstance(figures, Errors) else []
 
 
 def _caveats(subject: Subject) -> list[str]:
@@ -233,13 +223,15 @@ def _caveats(subject: Subject) -> list[str]:
         warnings = [warning.text for warning in comparison.warnings]
     deployed = any(run.deployed for _, run in runs)
     noised = epsilon([run for _, run in runs]) != "none"
-    verified = sorted({site for _, run in runs for site in _verifiers(run)})
+    # The sites whose signed statements about a deployed run were verified.
+    statements = [run.result.details.get("verified") for _, run in runs]
+    verified = {site for each in statements if isinstance(each, Mapping) for site in each["sites"]}
     return sentences(
         "caveats",
         diverged=diverged,
         warnings=warnings,
         deployed=deployed,
-        verified=verified,
+        verified=sorted(verified),
         noised=noised,
         comparison=comparison,
     )
@@ -260,4 +252,5 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 def _audited(subject: Subject) -> list[tuple[str, Run]]:
     """Return, for each row that has one, the first run that `graphfed audit` has attacked."""
     audited = [(label, run) for label, runs in subject.rows.items() for run in runs if run.audit is not None]
+    # Reversed, so that the first run of a label remains in the dictionary.
     return list({label: (label, run) for label, run in reversed(audited)}.values())[::-1]

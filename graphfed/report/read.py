@@ -63,12 +63,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about.
-
-    Attributes:
-        rows: One run for every seed, by label of the row.
-        comparison: The comparison; None for a single run.
-    """
+    """What a report is about: the runs of each row, one for every seed, and their comparison, if any."""
 
     rows: Mapping[str, Sequence[Run]]
     comparison: Comparison | None
@@ -81,12 +76,6 @@ class Subject:
 
 def read_subject(folders: Sequence[str | Path]) -> Subject:
     """Read a run, a comparison, or several runs as one comparison.
-
-    Args:
-        folders: The folder of a run or a comparison, or the folders of several runs.
-
-    Returns:
-        The rows, and the comparison if there are several.
 
     Raises:
         InputError: A folder holds neither a run nor a comparison, its run has not ended, a file is damaged,
@@ -140,7 +129,7 @@ def _read_run(folder: Path) -> Run:
         result,
         kind.model_validate(manifest),
         [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
-        LedgerFile.model_validate(read_json(folder / "ledger.json", LedgerFile)).entries,
+        read_entries(folder / "ledger.json"),
         _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
@@ -148,8 +137,12 @@ def _read_run(folder: Path) -> Run:
     )
 
 
+def read_entries(path: Path) -> list[Transfer]:
+    """Read the entries of a ledger."""
+    return LedgerFile.model_validate(read_json(path, LedgerFile)).entries
+
+
 def _overview(folder: Path, task: str) -> GraphOverview | SensorOverview | None:
-    """Read overview.json, of sensors or of a graph; None if the folder has none."""
     path = folder / "overview.json"
     if not path.exists():
         return None
@@ -163,6 +156,7 @@ def _client_statistics(folder: Path, clients: int) -> Mapping[str, np.ndarray] |
         return None
     table = read_table(path)
     columns = {name: table[name].to_numpy() for name in table.column_names}
+    # The file is input: another table of this name would give wrong figures.
     numbers = all(column.dtype.kind in "iuf" for column in columns.values())
     if not numbers or not np.array_equal(columns.get("client", ()), np.arange(clients)):
         raise InputError(
@@ -190,6 +184,7 @@ def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
     clients = (
         table["client_name" if "client_name" in table.column_names else "client"].to_numpy()[test].astype(str)
     )
+    # Clients without test nodes have no accuracy and are left out.
     names, index = np.unique(clients, return_inverse=True)
     count, hits = np.bincount(index, minlength=len(names)), np.bincount(index, hit, len(names))
     return {str(name): (float(h / c), int(c)) for name, h, c in zip(names, hits, count, strict=True)}

@@ -9,6 +9,7 @@ from graphfed.methods.references import TESTED_AGAINST
 from graphfed.methods.registry import METHODS
 from graphfed.report.figures import Errors, Figures
 from graphfed.report.read import Run, Subject
+from graphfed.report.transfers import noised_protections
 from graphfed.runs.overview_schema import GraphOverview
 from graphfed.runs.progress import human_bytes, human_seconds
 from graphfed.studies.comparison import ComparedRow
@@ -22,11 +23,7 @@ MAX_CLASSES = 40
 
 
 def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
-    """Return the validation and test metrics of a single run.
-
-    Returns:
-        Name, validation value and test value of each metric.
-    """
+    """Return the name, the validation value and the test value of each metric of a single run."""
     val, test = run.result.val, run.result.test
     if isinstance(figures, Errors):
         known = figures.distinct_metrics(test)
@@ -37,21 +34,15 @@ def run_scores(run: Run, figures: Figures) -> list[tuple[str, str, str]]:
 
 
 def epsilon(runs: Sequence[Run]) -> str:
-    """Return the privacy budget that the ledgers state.
-
-    Returns:
-        As in "ldp(eps=2)"; "none" if no transfer is differentially private.
-    """
-    found = {e.protection for run in runs for e in run.entries if "dp(" in e.protection}
-    return ", ".join(sorted(found)) or "none"
+    """Return the privacy budget that the ledgers state, as in "ldp(eps=2)"; "none" without one."""
+    return ", ".join(noised_protections(entry for run in runs for entry in run.entries)) or "none"
 
 
 def followed_metric(subject: Subject, figures: Figures) -> str:
     """Return the validation metric that is drawn by round.
 
-    Returns:
-        The metric that ranks the rows, if the runs computed it in every round; otherwise the metric by which
-        they selected the round.
+    It is the metric that ranks the rows, if the runs computed it in every round; otherwise the metric by
+    which they selected the round.
     """
     line = next((line.val for line in subject.first.history if line.val), {})
     selected = subject.first.result.details.get("selected_by")
@@ -67,32 +58,23 @@ def metric_name(metric: str, figures: Figures) -> str:
 
 
 def confusion_of(run: Run) -> list[list[float]] | None:
-    """Return the confusion matrix of a run.
-
-    Returns:
-        Counts [C, C], true classes by predicted classes; None without one, or with too many classes to read.
-    """
+    """Return counts [C, C] of true by predicted classes; None if there are none or too many to read."""
     counts: list[list[float]] | None = run.result.details.get("test_confusion")
     return counts if counts and len(counts) <= MAX_CLASSES else None
 
 
 def class_names(run: Run, count: int) -> list[str]:
-    """Return the names of the classes.
-
-    Returns:
-        The names in the overview; the numbers of the classes if it has no names.
-    """
+    """Return the names of the classes in the overview; their numbers if it has no names."""
     if isinstance(run.overview, GraphOverview) and len(run.overview.classes) == count:
         return [row.name for row in run.overview.classes]
     return [str(c) for c in range(count)]
 
 
 def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
-    """Return the table of classes that belongs to the confusion matrix on the page.
+    """Return the table of classes that belongs to the confusion matrix on the page, empty without one.
 
-    Returns:
-        For each class its name, the number of its test nodes, of those predicted as this class, of correct
-        predictions among them, precision and recall; empty without a confusion matrix.
+    A class has its name, the number of its test nodes, of those predicted as this class, of correct
+    predictions among them, precision and recall.
     """
     run = subject.rows[best_row(subject, figures)][0]
     counts, scores = confusion_of(run), run.result.details.get("test_classes")
@@ -116,11 +98,9 @@ def class_rows(subject: Subject, figures: Figures) -> list[tuple[str, ...]]:
 
 
 def best_row(subject: Subject, figures: Figures) -> str:
-    """Return the row whose confusion matrix or sensors are shown.
+    """Return the label of the row whose confusion matrix or sensors are shown.
 
-    Returns:
-        The label of the federated row with the best validation metric, or of the best row if none is
-        federated.
+    It is the federated row with the best validation metric, or the best row if none is federated.
     """
     if subject.comparison is None:
         return next(iter(subject.rows))
@@ -165,47 +145,34 @@ class Opening:
 
 
 def opening(subject: Subject, figures: Figures) -> Opening | None:
-    """Find the row that the report on a comparison opens with.
-
-    Returns:
-        The row, with those to compare it with; None if no row has the test metric.
-    """
+    """Find the row that the report on a comparison opens with; None if no row has the test metric."""
     assert subject.comparison is not None
     metric, errors = figures.metric, isinstance(figures, Errors)
-    scored = [row for row in subject.comparison.rows if row["test"][metric]["mean"] is not None]
-    if not scored:
+    test = {row["label"]: row["test"][metric] for row in subject.comparison.rows}
+    means = {label: score["mean"] for label, score in test.items() if score["mean"] is not None}
+    if not means:
         return None
+    scored = [row for row in subject.comparison.rows if row["label"] in means]
     federated = [row for row in scored if _is_federated(row)]
-    best = _best_of(federated or scored, "test", figures)
-    others = [row for row in scored if row is not best and not _is_federated(row)]
-    smaller = [row for row in others if _mean(row, metric) < _mean(best, metric)] if errors else []
+    best = _best_of(federated or scored, "test", figures)["label"]
+    others = [row["label"] for row in scored if row["label"] != best and not _is_federated(row)]
+    smaller = [label for label in others if errors and federated and means[label] < means[best]]
     # The unit of errors is written once, with the figure of the best row.
     write = figures.cell if errors else figures.with_unit
     return Opening(
-        best["label"],
-        figures.with_unit(metric, best["test"][metric]["mean"], best["test"][metric]["std"]),
+        best,
+        figures.with_unit(metric, means[best], test[best]["std"]),
         bool(federated),
-        [
-            (row["label"], write(metric, row["test"][metric]["mean"], row["test"][metric]["std"]))
-            for row in others
-        ],
-        [row["label"] for row in smaller] if federated else [],
+        [(label, write(metric, means[label], test[label]["std"])) for label in others],
+        smaller,
     )
-
-
-def _mean(row: ComparedRow, metric: str) -> float:
-    mean = row["test"][metric]["mean"]
-    assert mean is not None
-    return mean
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of a comparison's table.
+    """A row of a comparison's table; `changes` are its settings that differ from the method's defaults.
 
-    Attributes:
-        changes: Its settings that differ from the method's defaults.
-        best: The columns in which it is the best row and marked.
+    `best` are the columns in which it is the best row and marked.
     """
 
     label: str
@@ -231,13 +198,13 @@ class ResultTable:
 
 
 def result_table(subject: Subject, figures: Figures) -> ResultTable:
-    """Return the table of a comparison's page."""
     comparison = subject.comparison
     assert comparison is not None
     rows = comparison.rows
     metrics = figures.table_metrics(rows[0]["test"])
     pooled = any(row.get("test_pooled") for row in rows)
     known = TESTED_AGAINST.get(comparison.task, ("",))
+    # A comparison without the usual reference rows has a column of dashes, which shows that they lack.
     references = {name: row for name in known for row in rows if row["label"] == name}
     tested = list(references) or list(known[:1])
     # The smallest error of a column is marked.
@@ -248,10 +215,8 @@ def result_table(subject: Subject, figures: Figures) -> ResultTable:
     for row in rows:
         shown = [(metric, row["test"][metric]) for metric in metrics]
         if pooled:
-            whole = row.get("test_pooled") or {}
-            shown.append(
-                (figures.metric, whole.get(figures.metric) or {"mean": None, "std": None, "values": []})
-            )
+            scores = row.get("test_pooled") or {}
+            shown.append((figures.metric, scores.get(figures.metric) or NOT_SCORED))
         cells = [figures.cell(metric, figure["mean"], figure["std"]) for metric, figure in shown]
         cells += [column[len(lines)] for column in differences]
         cells += [human_bytes(row["bytes"]["mean"] or 0.0), human_seconds(row["seconds"]["mean"] or 0.0)]
@@ -296,6 +261,7 @@ def _difference_cells(
 def _difference(row: ComparedRow, reference: ComparedRow, figures: Figures) -> PairedDifference | None:
     if row is reference:
         return None
+    # The values are those of equal seeds, in the same order.
     scores, reference_scores = (one["test"][figures.metric]["values"] for one in (row, reference))
     return paired_difference(scores, reference_scores)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from graphfed.deployment.folder_schema import SiteManifest
 from graphfed.errors import InputError, did_you_mean
-from graphfed.report.transfers import lines_of
+from graphfed.report.read import read_entries
+from graphfed.report.transfers import lines_of, noised_protections
 from graphfed.runs.folder import read_json
-from graphfed.runs.folder_schema import LedgerFile
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,7 @@ class Sent:
 
 
 def last_run(runs: Path, name: str | None = None) -> Path:
-    """Find the folder of a run in a startup kit.
-
-    Args:
-        runs: The folder `runs` of the kit.
-        name: The name of the run; None for the run that ended last.
+    """Find the folder of a run, or of the run that ended last, in the folder `runs` of a startup kit.
 
     Raises:
         InputError: No run, or no run of this name, has ended at this site.
@@ -56,26 +52,16 @@ def last_run(runs: Path, name: str | None = None) -> Path:
 
 
 def sent_in(folder: Path) -> list[Sent]:
-    """Read what left the site in a run, the largest transfer first.
+    """Read what left the site in a run, the largest transfer first; InputError if it is no such folder.
 
     All phases count: set-up, training, evaluation and control. Predictions that were made later have ledgers
     of their own, which are added.
-
-    Args:
-        folder: The folder of the run in the startup kit of the site.
-
-    Raises:
-        InputError: The folder does not hold such a run.
     """
     asked = read_json(folder / "manifest.json", SiteManifest).get("asked", {})
     ledgers = [
         path for path in folder.glob("ledger*.json") if re.fullmatch(r"ledger(-[\d-]+)?\.json", path.name)
     ]
-    entries = [
-        entry
-        for path in sorted(ledgers)
-        for entry in LedgerFile.model_validate(read_json(path, LedgerFile)).entries
-    ]
+    entries = [entry for path in sorted(ledgers) for entry in read_entries(path)]
     sent = [
         Sent(
             line.name,
@@ -93,40 +79,24 @@ def sent_in(folder: Path) -> list[Sent]:
 
 
 def released_in(folder: Path) -> list[str]:
-    """Read under which differential privacy a site released values in a run.
+    """Read under which differential privacy a site released values in a run, as in "ldp(eps=2)", sorted.
 
-    Args:
-        folder: The folder of the run in the startup kit of the site.
-
-    Returns:
-        The protections, such as "ldp(eps=2)", sorted; none if the run has not ended.
-
-    Raises:
-        InputError: The ledger is damaged.
+    There is none if the run has not ended.
     """
     path = folder / "ledger.json"
     if not path.exists():
         return []
-    entries = LedgerFile.model_validate(read_json(path, LedgerFile)).entries
-    return sorted({entry.protection for entry in entries if "dp(" in entry.protection})
+    return noised_protections(read_entries(path))
 
 
 def released_before(folder: Path) -> dict[str, list[str]]:
-    """Find the other runs of a site that released noised values of the same data.
+    """Find the other runs of a site that released noised values of the same data, with `released_in` by name.
 
     Nothing limits how often noised values are released, and the budgets of all releases add up. The records
     of the site show the runs that have ended, until their folders are deleted.
-
-    Args:
-        folder: The folder of a run in the startup kit of the site.
-
-    Returns:
-        What `released_in` returns for each of them, by the name of the run.
-
-    Raises:
-        InputError: A file of a run is damaged.
     """
     data = read_json(folder / "manifest.json", SiteManifest).get("data")
     others = [path.parent for path in sorted(folder.parent.glob("*/manifest.json")) if path.parent != folder]
+    # Releases of other data do not add to the budget of this data.
     same = [other for other in others if read_json(other / "manifest.json", SiteManifest).get("data") == data]
     return {other.name: noised for other in same if (noised := released_in(other))}

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def fill_template(template: str, run: "Run", **values: object) -> str:
-    """Fill the template of a page.
-
-    Args:
-        template: The file, whose name says whether it is HTML or Markdown.
-        run: The run whose files the page shows.
-        values: The values of the template, by name.
+    """Fill the template of a page; the name of the file says whether it is HTML or Markdown.
 
     Raises:
         InputError: The manifest of the run does not have a value that the template shows.
@@ -40,11 +35,7 @@ def fill_template(template: str, run: "Run", **values: object) -> str:
 
 
 def sentences(about: str, **values: object) -> list[str]:
-    """Fill a macro of sentences.txt.jinja.
-
-    Returns:
-        The sentences as plain text, one per entry; lines that are empty are left out.
-    """
+    """Fill a macro of sentences.txt.jinja, and return its sentences as plain text without empty lines."""
     text = getattr(_environment("txt").get_template("sentences.txt.jinja").module, about)(**values)
     return [line.strip() for line in str(text).splitlines() if line.strip()]
 

@@ -13,16 +13,6 @@ from graphfed.report.templates import sentences
 from graphfed.runs.progress import human_bytes
 from graphfed.runs.train import MESSAGES
 
-#: What a protection in the ledger means, for the reader of a report.
-PROTECTION = {
-    "plaintext": "none: the receiver reads it",
-    "public": "public: it says nothing about anyone's data",
-    "aggregate": "the receiver gets only the total",
-    "shared": "secret shares: one share alone is random",
-    "encrypted": "encrypted",
-    "keyed hash": "a keyed hash: the receiver can compare values but not read them",
-    "simulated": "simulated: nothing is hidden in this run",
-}
 #: The most clients that have a column each in the table of what each client sent, and the columns for more.
 CLIENT_COLUMNS = 12
 SHOWN_CLIENTS = ("smallest", "median", "largest")
@@ -62,7 +52,6 @@ class Line:
 
     @property
     def from_clients(self) -> bool:
-        """Whether clients send it."""
         return not self.link.startswith("server")
 
     @property
@@ -83,21 +72,14 @@ class Line:
     @property
     def protected_by(self) -> str:
         """The protection, as a phrase."""
-        return PROTECTION.get(self.protection, self.protection)
+        return sentences("protected_by", protection=self.protection)[0]
 
 
 def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
-    """Group the entries of ledgers by transfer.
-
-    Args:
-        entries: The entries of all ledgers of one run.
-        method: The method, which describes its transfers.
-
-    Returns:
-        One line for each name, direction and protection, in the order of the entries.
-    """
+    """Group the entries of all ledgers of one run by name, direction and protection, in their order."""
     known = METHODS.find(method)
     texts: Mapping[str, str] = {
+        # A method of a plug-in that is not loaded has no descriptions.
         **({} if known is None else known.sends.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
     }  # fmt: skip
     grouped: dict[tuple[str, str, str], list[Transfer]] = {}
@@ -125,15 +107,14 @@ def _bytes_of_clients(entry: Transfer) -> Sequence[int]:
     return entry.received if entry.sender == "server" else entry.sent
 
 
+def noised_protections(entries: Iterable[Transfer]) -> list[str]:
+    """Return under which differential privacy values were sent, as in "ldp(eps=2)", sorted."""
+    return sorted({entry.protection for entry in entries if "dp(" in entry.protection})
+
+
 @dataclass(frozen=True)
 class Left:
-    """What the clients of a run sent and received.
-
-    Attributes:
-        label: The row of the run.
-        out: What the clients sent, to the server or to each other.
-        back: What they received from the server.
-    """
+    """What the clients of a run sent, to the server or to each other (`out`), and received (`back`)."""
 
     label: str
     run: Run
@@ -161,6 +142,7 @@ class Left:
     def columns(self) -> Sequence[str]:
         """The heads of the columns: the clients, or statistics over many clients; () without a table."""
         count = self.run.result.clients
+        # A ledger of another number of clients cannot be divided into columns.
         if not self.out or self.pooled or any(len(line.clients) != count for line in self.out):
             return ()
         named = self.run.manifest.partition.client_names
@@ -168,14 +150,7 @@ class Left:
         return SHOWN_CLIENTS if self.many else names
 
     def cells(self, line: Line | None = None) -> list[str]:
-        """Return the cells of a line of the table of what each client sent.
-
-        Args:
-            line: The transfer; None for the total over all transfers.
-
-        Returns:
-            The bytes in each column.
-        """
+        """Return the bytes in each column of the table of what each client sent; None: of all transfers."""
         lines = self.out if line is None else [line]
         each = [sum(amounts) for amounts in zip(*(one.clients for one in lines), strict=True)]
         shown = (min(each), median(each), max(each)) if self.many else each
@@ -183,7 +158,6 @@ class Left:
 
 
 def left(label: str, run: Run) -> Left:
-    """Return what the clients of a run sent and received."""
     lines = lines_of(run.entries, run.result.method)
     out = [line for line in lines if line.from_clients]
     return Left(label, run, out, [line for line in lines if not line.from_clients])

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 from graphfed.data.datasets import DATASETS, search_folders
 from graphfed.data.partitions.partition import PARTITIONS, Partition
@@ -24,8 +24,6 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.plain_yaml import read_yaml
 from graphfed.plugins import load_plugin
 from graphfed.runs.settings import (
-    MAX_COUNT,
-    MAX_SEED,
     explain,
     given_settings,
     prefixed_settings,
@@ -33,18 +31,22 @@ from graphfed.runs.settings import (
     unknown_config_key,
     unknown_setting,
 )
+from graphfed.tasks import run_options
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import TASKS, first_task, get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import DEFAULT_CLIENTS, OPTIONS, Placement, RunOptions, Runtime
+from graphfed.tasks.run_options import (
+    COMMON,
+    MAX_COUNT,
+    MAX_PROCESSES,
+    MAX_SEED,
+    OPTIONS,
+    checked_option,
+    one_of,
+    whole_number,
+)
 from graphfed.tasks.source import DataSource, data_source, described
 
-Choice = TypeVar("Choice", bound=str)
-
-#: The most processes: each loads torch, which takes about 200 MB.
-MAX_PROCESSES = 64
-#: More threads than any machine has cores. torch accepts far larger numbers and then fails.
-MAX_THREADS = 1024
 #: Far more than can be trained, and small enough that a larger one is refused with a clear message.
 MAX_WIDTH = 2**16
 
@@ -57,11 +59,6 @@ _SEEDS = ("partition_seed", "split_seed")
 PRESET = "preset"
 #: Settings that are also options; they can be given as options only.
 _OPTION_SETTINGS = ("seed",)
-_WHOLE_OPTIONS = tuple(
-    field.name for field in dataclasses.fields(RunOptions) if field.type in (int, int | None)
-)
-#: Options that are checked where they are used. All others are text.
-_OTHER_OPTIONS = ("checkpoint_every", "set")
 
 
 def make_config(method: str | None, **options: Any) -> RunConfig:
@@ -70,10 +67,14 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     Raises:
         InputError: A choice cannot be used. The message has its key, the bad value and what was expected.
     """
-    asked = RunOptions(method, **options)
-    chosen = _method(asked.method)
+    if isinstance(options.get("partition"), Partition):
+        raise InputError(
+            "a partition object cannot be given, because the run could not be reopened; save it, as in "
+            "partition.save('clients.safetensors'), and give the path"
+        )
+    asked = run_options.checked_options({"method": method, **options})
+    chosen, seed = _method(asked.method), asked.seed
     given = given_settings(asked.settings)
-    seed = _integer("seed", asked.seed, 0, MAX_SEED)
     task = _task(asked.task, chosen)
     definition = get_task(task)
     known = data_source(definition.data.default if asked.data is None else asked.data)
@@ -82,7 +83,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     partition = default_partition(chosen, known) if asked.partition is None else asked.partition
     partitioning = _partitioning(partition, asked.clients)
     _check_partitioning(partitioning, known)
-    folder = _folder("data_dir", asked.data_dir)
+    folder = None if asked.data_dir is None else Path(asked.data_dir)
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
@@ -101,13 +102,16 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         if partitioning.name == "column" and partitioning.clients is None
         else partitioning.clients
     )
-    runtime: Runtime = _one_of("runtime", asked.runtime, get_args(Runtime))
-    if definition.only_simulated and runtime == "nvflare":
+    if definition.only_simulated and asked.runtime == "nvflare":
         raise InputError(
             f"runtime 'nvflare' cannot do task {task!r}; use runtime 'local' or 'processes', or "
             "leave the task out"
         )
+    common = {name: getattr(asked, name) for name in COMMON}
+    common["workers"] = _processes(asked, 1 if chosen.pooled else num_clients)
+    common["device"] = checked_device(asked.device)
     return RunConfig(
+        **common,
         method=chosen,
         task=task,
         settings=training,
@@ -120,19 +124,11 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         partition_options=prefixed_settings("partition.", rest, PARTITIONS[partition_name].options)
         if partition_name
         else partitioning.options,
-        partition_seed=_integer("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED)
+        partition_seed=whole_number("partition_seed", rest.get("partition_seed", seed), 0, MAX_SEED)
         if partition_name
         else partitioning.seed,
         partition_file=partitioning.file,
-        split=_text("split", asked.split),
-        split_seed=_integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
-        seed=seed,
-        runtime=runtime,
-        workers=_processes(runtime, asked.workers, 1 if chosen.pooled else num_clients, asked.device),
-        placement=_one_of("placement", asked.placement, get_args(Placement)),
-        device=checked_device(asked.device),
-        threads=None if asked.threads is None else checked_threads(asked.threads),
-        checkpoint_every=_seconds("checkpoint_every", asked.checkpoint_every),
+        split_seed=whole_number("split_seed", rest.get("split_seed", seed), 0, MAX_SEED),
     )
 
 
@@ -159,10 +155,10 @@ def checked_training(
         InputError: As `make_config`.
     """
     chosen = _method(method)
-    seed = _integer("seed", seed, 0, MAX_SEED)
+    seed = whole_number("seed", seed, 0, MAX_SEED)
     task = first_task(chosen).name
     training, rest = _training(chosen, task, dict(settings), rounds, seed, ["split_seed"])
-    return chosen, training, _integer("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
+    return chosen, training, whole_number("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 
 def data_setting_names(data: object, partition: str | Path) -> list[str]:
@@ -220,15 +216,18 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
     options = {key: value for key, value in content.items() if value is not None}
     _load_plugins(options.pop(PLUGINS, []), path)
     for key, value in options.items():
-        if key in _WHOLE_OPTIONS and (isinstance(value, bool) or not isinstance(value, int)):
-            raise InputError(f"the config file {path}: {key} must be a whole number (found {shown(value)})")
         if key == "data" and isinstance(value, dict):
             options[key] = described(value, path.parent, f"the config file {path}, data")
             continue
+        try:
+            if key in ("data", "out"):  # a run in Python takes objects of other types, too
+                run_options.text(key, value)
+            elif key in OPTIONS:
+                options[key] = checked_option(key, value)
+        except InputError as error:
+            raise InputError(f"the config file {path}: {error}") from None
         if key == "partition" and partition_file(value) is not None:
             options[key] = str(path.parent / value)
-        if key in _KEYS and key not in (*_WHOLE_OPTIONS, *_OTHER_OPTIONS) and not isinstance(value, str):
-            raise InputError(f"the config file {path}: {key} must be text (found {shown(value)})")
     settings = options.get("set", {})
     single = (str, int, float, type(None))
     if not isinstance(settings, dict) or not all(
@@ -295,7 +294,7 @@ def _training(
                 f"rounds is given twice: {rounds} as an option and {own['rounds']} as a setting; give one"
             )
         own["rounds"] = rounds
-    preset = _one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
+    preset = one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
     own = _with_none_named(method, task, own)
     kinds = {setting.name: setting for setting in settings_of(method, task)}
     limited = {leaf.name: method.tree.choices(leaf) for leaf in method.tree.leaves}
@@ -320,8 +319,7 @@ def _training(
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
     definition = get_task(task)
-    if definition.check_settings is not None:
-        definition.check_settings(own)
+    definition.check_settings(own)
     try:
         return method.configure({**own, "seed": seed}, definition.settings_of(method, preset)), rest
     except ValidationError as error:
@@ -340,42 +338,9 @@ def _with_none_named(method: Method, task: str, given: Mapping[str, object]) -> 
 # ---- options -----------------------------------------------------------------------------------------------
 
 
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{key}={shown(value)} cannot be used: a name was expected")
-    return value
-
-
-def _folder(key: str, value: object) -> Path | None:
-    if value is not None and not isinstance(value, str | os.PathLike):
-        raise InputError(f"{key}={shown(value)} cannot be used: the path of a folder was expected")
-    return None if value is None else Path(value)
-
-
-def _integer(key: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-        raise InputError(f"{key}={shown(value)} cannot be used: expected a whole number of at least {least}")
-    if value.__index__() > most:
-        raise InputError(f"{key}={shown(value)} cannot be used: expected at most {most}")
-    return int(value.__index__())
-
-
-def _seconds(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InputError(f"{key}={shown(value)} cannot be used: expected a number of seconds, at least 0")
-    return float(value)
-
-
-def _one_of(key: str, value: object, choices: tuple[Choice, ...]) -> Choice:
-    if value not in choices:
-        hint = did_you_mean(value.lower()[:60] if isinstance(value, str) else "", choices)
-        raise InputError(f"unknown {key} {shown(value)}; {hint}")
-    return value
-
-
 def _name_in(key: str, what: str, value: object, table: Collection[str]) -> str:
     """Return the name in `table` that a value means, in lower or upper case."""
-    name = _text(key, value)
+    name = run_options.text(key, value)
     name = name if name in table else name.lower()
     if name not in table:
         raise InputError(f"unknown {what} {shown(value)}; {did_you_mean(name[:60], table)}")
@@ -393,18 +358,12 @@ class _Partitioning:
     seed: int = 0
 
 
-def _partitioning(partition: object, clients: object) -> _Partitioning:
-    count = None if clients is None else _integer("clients", clients, 1, MAX_COUNT)
-    if isinstance(partition, Partition):
-        raise InputError(
-            "a partition object cannot be given, because the run could not be reopened; save it, as in "
-            "partition.save('clients.safetensors'), and give the path"
-        )
+def _partitioning(partition: str | Path, count: int | None) -> _Partitioning:
     file = partition_file(partition)
     if file is None:
         name = _name_in("partition", "partition", partition, PARTITIONS)
         if count is None and PARTITIONS[name].clients_of is None:
-            count = DEFAULT_CLIENTS
+            count = run_options.DEFAULT_CLIENTS
         return _Partitioning(name, count)
     metadata = Partition.metadata(file)
     if count not in (None, metadata["num_clients"]):
@@ -435,15 +394,15 @@ def partition_file(partition: object) -> Path | None:
     return path if path.suffix or os.sep in partition else None
 
 
-def _method(method: object) -> Method:
+def _method(method: str | None) -> Method:
     if method is None:
         raise InputError(
             "no method was given; choose one, as in 'graphfed run fedavg' (see 'graphfed methods')"
         )
-    return get_method(_text("method", method))
+    return get_method(run_options.text("method", method))
 
 
-def _task(task: object, method: Method) -> str:
+def _task(task: str | None, method: Method) -> str:
     """Return the task that is meant; InputError if there is none of that name, or the method cannot do it."""
     if task is None:
         return method.tasks[0]
@@ -486,21 +445,18 @@ def _check_partitioning(partitioning: _Partitioning, source: DataSource) -> None
     raise InputError(f"{what} {fault}; leave it out")
 
 
-def _processes(runtime: Runtime, workers: object, clients: int | None, device: str) -> int | None:
-    """Return how many processes compute for the clients; None in the runtime "local".
-
-    Raises:
-        InputError: Separate processes cannot be used, or not so many.
-    """
+def _processes(asked: run_options.RunOptions, clients: int | None) -> int | None:
+    """Return how many processes compute for the clients; None in the runtime "local"."""
+    runtime, workers = asked.runtime, asked.workers
     if runtime == "local":
         if workers is not None:
-            raise InputError(f"workers={shown(workers)} has no use with runtime {runtime!r}; leave it out")
+            raise InputError(f"workers={workers} has no use with runtime {runtime!r}; leave it out")
         return None
-    if device != "cpu":
+    if asked.device != "cpu":
         raise InputError(
-            f"runtime {runtime!r} computes on the CPU here, not on {shown(device)}; use runtime 'local'"
+            f"runtime {runtime!r} computes on the CPU here, not on {shown(asked.device)}; use runtime 'local'"
         )
-    count = clients if workers is None else _integer("workers", workers, 1, MAX_PROCESSES)
+    count = clients if workers is None else workers
     if count is not None and clients is not None and count > clients:
         raise InputError(
             f"{count} workers cannot hold {clients} clients; use at most as many workers as clients"
@@ -513,16 +469,7 @@ def _processes(runtime: Runtime, workers: object, clients: int | None, device: s
     return count
 
 
-def checked_threads(threads: object) -> int:
-    """Check a number of threads.
-
-    Raises:
-        InputError: The value is no whole number between 1 and MAX_THREADS.
-    """
-    return _integer("threads", threads, 1, MAX_THREADS)
-
-
-def checked_device(device: object) -> str:
+def checked_device(device: str) -> str:
     """Check the name of a torch device.
 
     Raises:
@@ -531,7 +478,7 @@ def checked_device(device: object) -> str:
     import torch
 
     try:
-        found = torch.device(_text("device", device))
+        found = torch.device(device)
     except (RuntimeError, ValueError):
         found = None
     if found is None or found.type not in ("cpu", "cuda"):

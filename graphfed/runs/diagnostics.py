@@ -169,7 +169,7 @@ def diagnose(
         list of {code, text}.
     """
     # To classify nodes the clients' class counts decide; the server has chosen the metric by them.
-    metric = outcome.details.get("selected_by") or get_task(task).evaluation.decides(config, None)
+    metric = outcome.details.get("selected_by") or get_task(task).decides(config, None)
     if not method.trains:
         return {"training": {}, "selected_by": metric, "warnings": []}
     evidence = Evidence(

@@ -8,10 +8,21 @@ has one type.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from graphfed.errors import InputError
 from graphfed.federation.ledger import PHASES
@@ -49,6 +60,23 @@ class FileModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
+@dataclass(frozen=True)
+class Form:
+    """The form of an object of a file that stays a mapping, with the keys that the model does not name."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate by the model, and return the object itself."""
+
+        def check(content: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+            validate(content)
+            return content
+
+        anything = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_wrap_validator_function(check, handler(self.model), serialization=anything)
+
+
 def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObject:
     """Compare a parsed JSON file with its schema.
 
@@ -75,7 +103,9 @@ def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObje
 # ---- a run -------------------------------------------------------------------------------------------------
 
 
-class _Hashes(FileModel):
+class Hashes(FileModel):
+    """Digests of the data, the split and the partition."""
+
     data: str
     split: str
     partition: str
@@ -115,7 +145,9 @@ class _Left(FileModel):
     transfers: list[str]
 
 
-class _Privacy(FileModel):
+class Privacy(FileModel):
+    """The privacy statement that follows from the ledger."""
+
     left_the_clients: dict[str, _Left] = {}
 
 
@@ -168,35 +200,6 @@ def check_metrics(task: str, **parts: Mapping[str, object]) -> None:
     for part, metrics in parts.items():
         if needed not in metrics:
             raise ValueError(f"{part} has no {needed!r}")
-
-
-class ResultFile(FileModel):
-    """result.json of a run."""
-
-    method: str
-    dataset: str
-    task: str
-    clients: Positive
-    partition: str
-    rounds: Count
-    best_round: Count | None
-    seed: Integer
-    runtime: str
-    val: Metrics
-    test: Metrics
-    seconds: Seconds
-    bytes: SentBytes
-    privacy: _Privacy
-    peak_rss_mb: Real
-    hashes: _Hashes
-    versions: dict[str, str]
-    details: Details
-
-    @model_validator(mode="after")
-    def check_metrics(self) -> "ResultFile":
-        """Check that the validation and test metrics have the one that decides in the task."""
-        check_metrics(self.task, val=self.val, test=self.test)
-        return self
 
 
 class MetricsLine(FileModel):
@@ -338,7 +341,7 @@ class _Plugin(FileModel):
 
 
 class _AskedOptions(FileModel):
-    """A run's config. Its values are checked again where it is used: here only their kinds."""
+    """A run's config. `config_from_json` checks every option again by its declaration in `run_options`."""
 
     method: str
     seed: Integer
@@ -351,20 +354,11 @@ class _AskedOptions(FileModel):
 class _LocalRunOptions(_AskedOptions):
     data: str
     data_options: JsonObject
-    data_dir: str | None
     data_source: str | JsonObject | None
-    clients: Count | None
-    partition: str | None
     partition_options: JsonObject
     partition_seed: Integer | None
     partition_file: str | None = None
-    split: str
     split_seed: Integer
-    workers: Count | None
-    placement: str
-    device: str
-    threads: Count | None
-    checkpoint_every: Amount
 
 
 class _Resumed(FileModel):
@@ -448,7 +442,7 @@ class ComparisonManifest(FileModel):
     command: str
     rows: Annotated[list[_PlannedRow], Field(min_length=1)]
     added: list[str]
-    hashes: dict[str, _Hashes]
+    hashes: dict[str, Hashes]
 
     @model_validator(mode="after")
     def _check_seeds(self) -> "ComparisonManifest":
@@ -468,7 +462,7 @@ class SweepManifest(FileModel):
 
     command: str
     sweep: _SweepPlan
-    hashes: dict[str, _Hashes]
+    hashes: dict[str, Hashes]
 
     @model_validator(mode="after")
     def _check_seeds(self) -> "SweepManifest":

@@ -37,7 +37,7 @@ from graphfed.tasks.node_classification import (
 )
 from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.source import DataSource, data_source, sensors_of
+from graphfed.tasks.source import DataSource, data_source, load_data
 
 #: The default steps of a window: one hour to read and one hour to forecast, at steps of 5 minutes.
 LAGS, HORIZON = 12, 12
@@ -236,7 +236,8 @@ def _inspect_sensors(
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}
     _check_settings(asked, [f"data.{key}" for key in known])
     options = {str(key).removeprefix("data."): value for key, value in asked.items()}
-    sensors = sensors_of(source, data_dir, options)
+    sensors = load_data(source.value, data_dir, options)
+    assert isinstance(sensors, Sensors)
     try:
         cut, problem = make_time_split(sensors, split, lags, horizon), None
         sensors = with_training_remark(sensors, cut)

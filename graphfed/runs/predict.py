@@ -19,7 +19,7 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.folder import check_new_file, read_predictions
 from graphfed.runs.model_file import read_weights, with_weights
 from graphfed.runs.reopen import config_from_json, read_manifest, reopen
-from graphfed.tasks.base import TaskDefinition
+from graphfed.tasks.base import AnyTask
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.registry import get_task, task_or_default
 from graphfed.tasks.run_config import RunConfig
@@ -110,7 +110,7 @@ def _written(
 
 
 def _other(
-    folder: Path, manifest: JsonObject, task: TaskDefinition, data: object, data_dir: str | Path | None
+    folder: Path, manifest: JsonObject, task: AnyTask, data: object, data_dir: str | Path | None
 ) -> tuple[RunConfig, Inputs]:
     """Return the run's config on other data, checked against the data that the model was trained on."""
     asked = manifest["config"]
@@ -120,7 +120,6 @@ def _other(
         raise InputError(
             f"{method.name} has no model, so its run cannot predict for {name!r}; run it on that data"
         )
-    assert task.other_inputs is not None, "what predicts its own data alone was refused"
     config = config_from_json({**asked, **task.own_data}, folder, data=data, data_dir=data_dir)
     return config, task.other_inputs(config, manifest["data"])
 
@@ -173,7 +172,7 @@ def _predict(
     from graphfed.runs.train import taking_part
     from graphfed.tasks.inputs import local_federation
 
-    method, evaluation = config.method, get_task(config.task).evaluation
+    method, evaluation = config.method, get_task(config.task)
     fed = local_federation(config, inputs)
     parts = inputs.parts(config, fed.workers)
     data = get_task(config.task).data.located(fed, parts, [inputs.part_of_server(config)])

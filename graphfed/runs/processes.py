@@ -61,9 +61,7 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = get_task(arguments["task"]["name"]).data
     load = kind.load if fed.here else kind.load_server
-    data_here = (
-        [] if arguments["data"] is None or load is None else [_read_once(Path(arguments["data"]), load)]
-    )
+    data_here = [] if arguments["data"] is None else [_read_once(Path(arguments["data"]), load)]
     load_plugins(arguments["plugins"])
     method = get_method(arguments["method"])
     config = method.configure(arguments["config"], {})
@@ -220,7 +218,7 @@ def train_in_processes(
             running = stack.enter_context(Workers(workers, threads=threads))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-"))
         arguments = {SERVER_INDEX: {**common, "data": None}}
-        if kind.save_server is not None:
+        if kind.server_has_data:
             path = Path(folder) / "server.safetensors"
             kind.save_server(of_server, path)
             arguments[SERVER_INDEX] = {**common, "data": str(path)}

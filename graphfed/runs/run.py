@@ -3,25 +3,26 @@
 `run` is the Python API, which the command line calls.
 """
 
-import dataclasses
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from pydantic import ConfigDict, model_validator
 
 from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
 from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
+from graphfed.runs import folder_schema as schema
 from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import diagnose
-from graphfed.runs.folder_schema import ResultFile
+from graphfed.runs.folder_schema import FileModel
 from graphfed.runs.model_file import model_arrays
 from graphfed.runs.progress import show_data, show_progress, stages_of
 from graphfed.runs.settings import changed_settings, given_settings
@@ -29,7 +30,7 @@ from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import RunOptions
+from graphfed.tasks.run_options import OPTIONS, Placement, RunOptions, Runtime
 
 if TYPE_CHECKING:
     from graphfed.federation import Ledger
@@ -55,9 +56,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a run found, under the names of result.json.
+class Result(FileModel):
+    """What a run found: the content of result.json.
 
     Attributes:
         best_round: The round with the best validation metric; None if every client selects its own round.
@@ -72,25 +72,32 @@ class Result:
         folder: The folder with the files of the run; None if nothing was written.
     """
 
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
     method: str
     dataset: str
     task: str
-    clients: int
+    clients: schema.Positive
     partition: str
-    rounds: int
-    best_round: int | None
-    seed: int
+    rounds: schema.Count
+    best_round: schema.Count | None
+    seed: schema.Integer
     runtime: str
-    val: dict[str, float | None]
-    test: dict[str, float | None]
-    seconds: dict[str, float]
-    bytes: JsonObject
-    privacy: JsonObject
-    peak_rss_mb: float
-    hashes: dict[str, str]
+    val: schema.Metrics
+    test: schema.Metrics
+    seconds: Annotated[dict[str, float], schema.Form(schema.Seconds)]
+    bytes: Annotated[JsonObject, schema.Form(schema.SentBytes)]
+    privacy: Annotated[JsonObject, schema.Form(schema.Privacy)]
+    peak_rss_mb: schema.Real
+    hashes: Annotated[dict[str, str], schema.Form(schema.Hashes)]
     versions: dict[str, str]
-    details: JsonObject
+    details: Annotated[JsonObject, schema.Form(schema.Details)]
     folder: Path | None = None
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> "Result":
+        schema.check_metrics(self.task, val=self.val, test=self.test)
+        return self
 
     def to_json(self) -> JsonObject:
         """Return the content of result.json.
@@ -98,7 +105,7 @@ class Result:
         Returns:
             Plain numbers; None for a number that is not finite.
         """
-        return files.fields_of(self)
+        return files.plain_object(self.model_dump(exclude={"folder"}))
 
     @staticmethod
     def read(folder: str | Path) -> "Result":
@@ -113,10 +120,8 @@ class Result:
         Raises:
             InputError: There is no usable result.json.
         """
-        folder = Path(folder)
-        content = files.read_json(folder / "result.json", ResultFile)
-        names = [f.name for f in dataclasses.fields(Result) if f.name != "folder"]
-        return Result(**{name: content[name] for name in names}, folder=folder)
+        content = files.read_json(Path(folder) / "result.json", Result)
+        return Result.model_validate({**content, "folder": Path(folder)})
 
 
 def run(
@@ -129,9 +134,9 @@ def run(
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
-    runtime: str = "local",
+    runtime: Runtime = "local",
     workers: int | None = None,
-    placement: str = "stacked",
+    placement: Placement = "stacked",
     device: str = "cpu",
     threads: int | None = None,
     data_dir: str | Path | None = None,
@@ -190,24 +195,9 @@ def run(
         GraphfedError: The disk refuses the files, or training diverged in every round.
         Interrupted: SIGINT or SIGTERM came during training. The run is saved; it is a KeyboardInterrupt.
     """
-    config = make_config(
-        method,
-        task=task,
-        data=data,
-        clients=clients,
-        partition=partition,
-        rounds=rounds,
-        seed=seed,
-        split=split,
-        runtime=runtime,
-        workers=workers,
-        placement=placement,
-        device=device,
-        threads=threads,
-        data_dir=data_dir,
-        checkpoint_every=checkpoint_every,
-        settings=given_settings(settings, more),
-    )
+    # The parameters that are options of a run: `RunOptions` declares them, and a test compares the two.
+    given = {key: value for key, value in locals().items() if key in OPTIONS}
+    config = make_config(**given, settings=given_settings(settings, more))
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
     # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.

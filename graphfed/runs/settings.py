@@ -24,16 +24,12 @@ from graphfed.methods.settings import Leaf, changed, fields_of, values
 from graphfed.methods.settings import value as value_of
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.run_options import OPTIONS, SettingValue
+from graphfed.tasks.run_options import MAX_COUNT, MAX_SEED, OPTIONS, SettingValue
 from graphfed.validation import MISSED, expected_value, kind_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
-
-#: Counts have 32 bits, seeds 64, each with a sign.
-MAX_COUNT = 2**31 - 1
-MAX_SEED = 2**63 - 1
 
 
 def given_settings(settings: object, named: Mapping[str, object] | None = None) -> dict[str, object]:

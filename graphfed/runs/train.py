@@ -33,7 +33,8 @@ from graphfed.methods.settings import value
 from graphfed.random import fold, permutation
 from graphfed.runs.checkpoint import NOTHING_DUE, Checkpoints, Progress, Snapshot
 from graphfed.runtime.interrupts import Interrupted
-from graphfed.tasks.evaluation import CONTRIBUTORS, SECURE_MESSAGES, AnyEvaluation, Scored
+from graphfed.tasks.base import AnyTask
+from graphfed.tasks.evaluation import CONTRIBUTORS, SECURE_MESSAGES, Scored
 from graphfed.tasks.outcome import Metrics, Outcome
 from graphfed.tasks.registry import TASKS, get_task
 
@@ -44,10 +45,10 @@ CONTROL = {
 #: The descriptions of all transfers of runs, except the method's own.
 MESSAGES = {
     **CONTROL,
-    **{name: text for task in map(get_task, TASKS) for name, text in task.evaluation.messages.items()},
+    **{name: text for task in map(get_task, TASKS) for name, text in task.messages.items()},
     **SECURE_MESSAGES,
     **feature_scaling.MESSAGES,
-    **{name: text for task in map(get_task, TASKS) for name, text in task.messages.items()},
+    **{name: text for task in map(get_task, TASKS) for name, text in task.agree_messages.items()},
 }
 
 
@@ -168,14 +169,13 @@ def agree_before_setup(
         The clients' data with both, and the `Scaling` that they share (see `scale_features`).
     """
     data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
-    agree = get_task(task.name).agree
-    return data if agree is None else agree(fed, data, task, config), scaling
+    return get_task(task.name).agree(fed, data, task, config), scaling
 
 
 def check_sums_of_run(
     fed: Federation,
     data: TaskData,
-    evaluation: AnyEvaluation,
+    evaluation: AnyTask,
     enrolled: np.ndarray | None,
     config: Any,
 ) -> None:
@@ -189,7 +189,7 @@ def check_sums_of_run(
         check_sums(fed, protection, clients_in_round(config, int(fed.roster.sum())))
         present = fed.present()
     has_parts = fed.clients.run(evaluation.has_parts, evaluation.at_clients(data), present)
-    check_contributors(fed, has_parts, evaluation.parts, protection, name=CONTRIBUTORS)
+    check_contributors(fed, has_parts, evaluation.summed, protection, name=CONTRIBUTORS)
 
 
 @dataclass
@@ -231,7 +231,7 @@ class _Training:
     data: TaskData
     task: Task
     config: Any
-    evaluation: AnyEvaluation
+    evaluation: AnyTask
     prepared: object
     enrolled: np.ndarray | None
 
@@ -284,9 +284,6 @@ class _Training:
         progress = fed.server.run(update_progress, run.progress, scored, number, self.task.name, metric)
         run = replace(run, evaluated=state, progress=progress)
         if method.personal:
-            assert evaluation.better_clients is not None, (
-                "a personal method has no task in which no client selects"
-            )
             better, best_scores = fed.clients.run(
                 evaluation.better_clients, scores, run.best_scores, outputs=2
             )
@@ -370,7 +367,7 @@ def train(
         Interrupted: A stop was requested; the run is saved.
     """
     _check_protocols(fed, config)
-    evaluation = get_task(task.name).evaluation
+    evaluation = get_task(task.name)
     watch = _Watch(fed, config, on_event, time.perf_counter())
     fed.on_message = partial(watch.report, "note", 0, None)
     fed.on_stage = partial(watch.report, "stage", 0, None)

@@ -16,19 +16,15 @@ MAX_TEXT = 20_000
 
 
 def what_failed(error: Exception, number: int) -> str:
-    """Describe a failure without revealing data.
+    """Describe a failure in a round without revealing data.
 
-    Args:
-        error: The exception that ended the program.
-        number: The round in which it was raised.
-
-    Returns:
-        For a `ReceivedError`, which is about another participant, its message. For a `StageError`, its stage,
-        place, phase and round, without the message of its cause and the inputs. Otherwise the round, type and
-        line.
+    For a `ReceivedError`, which is about another participant, return its message; for a `StageError` its
+    stage, place, phase and round, without the message of its cause and the inputs; otherwise the round, type
+    and line.
     """
     if isinstance(error, ReceivedError):
         return str(error)[:MAX_TEXT]
+    # What follows the type of the cause is its message, and then the inputs: both may hold data.
     cause = error.__cause__
     if isinstance(error, StageError) and isinstance(cause, Exception):
         before, found, _ = str(error).partition(f": {type(cause).__name__}: ")
@@ -38,10 +34,8 @@ def what_failed(error: Exception, number: int) -> str:
 
 
 def kind_and_line(error: BaseException) -> str:
-    """Describe an exception by its type and line, or by its message if graphfed raised it on purpose.
-
-    Returns:
-        The type with the innermost file and line, or with the message.
+    """Describe an exception by its type and innermost line, or by its message if graphfed raised it on
+    purpose.
     """
     kind = type(error).__name__
     if isinstance(error, GraphfedError) and not isinstance(error, StageError):

@@ -24,11 +24,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Signals:
-    """The signals of this process.
-
-    Attributes:
-        last: When the last one came (`time.monotonic`).
-        pending: Whether one came that no block has handled yet.
+    """The signals of this process: when the last one came (`time.monotonic`), and whether one came that no
+    block has handled yet.
     """
 
     last = float("-inf")
@@ -36,16 +33,11 @@ class _Signals:
 
 
 def heard_since(moment: float) -> bool:
-    """Return whether a signal came after a moment."""
     return _Signals.last > moment
 
 
 class StopRequest:
-    """Whether training should stop.
-
-    Attributes:
-        asked: Becomes True when it should stop.
-    """
+    """Whether training should stop."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -56,10 +48,7 @@ def listening(on_ask: Callable[[], None] | None = None) -> Iterator[StopRequest]
     """Turn the first signal in this block into a stop request, and a second one into KeyboardInterrupt.
 
     A signal that was ignored before stays ignored: shells keep Ctrl-C from background programs in this way.
-    Outside the main thread no signal is handled.
-
-    Args:
-        on_ask: Called at once when the first signal comes.
+    Outside the main thread no signal is handled. `on_ask` is called at once when the first signal comes.
     """
     stop_request = StopRequest()
 

@@ -12,7 +12,6 @@ from graphfed.federation import Federation
 
 
 def stacked(num_clients: int, device: torch.device | str = "cpu", *, simulated: bool = False) -> Federation:
-    """Make a federation with all clients in one cohort."""
     return Federation([tuple(range(num_clients))], device=device, simulated=simulated)
 
 

@@ -25,11 +25,7 @@ class ProcessError(GraphfedError):
 
 
 class PeerLost(ProcessError):
-    """No further message can come from another process.
-
-    Attributes:
-        peer: The other process.
-    """
+    """No further message can come from another process, `peer`."""
 
     def __init__(self, peer: Hashable, message: str) -> None:
         super().__init__(message)
@@ -39,10 +35,8 @@ class PeerLost(ProcessError):
 class Mailbox:
     """The messages that one process has received. Several threads may put messages in.
 
-    A key begins with the run to which its message belongs. Messages of later runs wait for their run.
-
-    Attributes:
-        patience: Seconds that `take` waits.
+    A key begins with the run to which its message belongs. Messages of later runs wait for their run. `take`
+    waits for `patience` seconds.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
@@ -61,12 +55,12 @@ class Mailbox:
     def begin(self, run: str) -> None:
         """Begin another run: drop the messages of earlier runs, those that arrive later included.
 
-        Raises:
-            ProcessError: A run of this name was here before, so their messages could not be distinguished.
+        ProcessError if a run of this name was here before, because their messages could not be distinguished.
         """
         with self._changed:
             if run == self.run or run in self._over:
                 raise ProcessError(f"a run {run!r} was here before; give every run another name")
+            # The name stays known: copies of its messages may still arrive.
             self._over.add(self.run)
             self.run = run
             self._taken.clear()  # only messages of the last run were taken
@@ -79,11 +73,7 @@ class Mailbox:
         return key.partition("/")[0] in self._over
 
     def put(self, sender: Hashable, key: str, message: bytes) -> None:
-        """Keep a message, unless it is not needed (`knows`).
-
-        Args:
-            key: Its key, which begins with its run.
-        """
+        """Keep a message, unless it is not needed (`knows`)."""
         with self._changed:
             if not self.knows(sender, key):
                 self._mail[sender, key] = message
@@ -97,29 +87,20 @@ class Mailbox:
             return box in self._mail or box in self._taken or self._is_over(key)
 
     def held(self, sender: Hashable) -> int:
-        """Count the memory of a sender's messages that were not taken yet.
-
-        Returns:
-            Bytes.
-        """
+        """Count the bytes of memory of a sender's messages that were not taken yet."""
         with self._changed:
             return self._held[sender]
 
     def asked(self, sender: Hashable, key: str) -> bool:
-        """Return whether a thread waits for a message.
-
-        Returns:
-            Whether a thread is in `take` for it.
-        """
+        """Return whether a thread waits in `take` for a message."""
         with self._changed:
             return self._asked[sender, key] > 0
 
     def close(self, sender: Hashable, reason: str, *, run: str | None = None) -> None:
         """Record that nothing more comes from a sender; threads that wait for it raise `PeerLost`.
 
-        Args:
-            reason: Why, as the end of a sentence; the first reason stays.
-            run: If given, and not the present run, nothing is recorded.
+        The first reason, the end of a sentence, stays. If `run` is given and not the present run, nothing is
+        recorded.
         """
         with self._changed:
             if run is None or run == self.run:
@@ -132,20 +113,11 @@ class Mailbox:
             self._closed.clear()
 
     def closed(self, sender: Hashable) -> bool:
-        """Return whether nothing more can come from a sender."""
         with self._changed:
             return sender in self._closed
 
     def check_open(self, sender: Hashable, key: str, name: str) -> None:
-        """Check, before something is sent to a process, that it was not closed.
-
-        Args:
-            key: The key of the message to send.
-            name: The name of the process, for people.
-
-        Raises:
-            PeerLost: It was closed.
-        """
+        """Raise PeerLost if a process was closed to which something is to be sent."""
         with self._changed:
             if sender in self._closed:
                 raise PeerLost(sender, f"{name} {self._closed[sender]}; this process was sending {key}")
@@ -182,24 +154,12 @@ class Mailbox:
 
 
 def room(key: str, content: bytes | memoryview) -> int:
-    """Estimate the memory that a kept message needs, from above.
-
-    Returns:
-        Bytes.
-    """
+    """Estimate the bytes of memory that a kept message needs, from above."""
     return len(content) + sys.getsizeof(key) + ENTRY
 
 
 def check_size(message: bytes, what: str, limit: int = MAX_MESSAGE) -> None:
-    """Check that a message is small enough to be sent.
-
-    Args:
-        what: What it is, for the error.
-        limit: The most bytes.
-
-    Raises:
-        ProcessError: It is larger.
-    """
+    """Raise ProcessError if a message is too large to be sent."""
     if len(message) > limit:
         raise ProcessError(
             f"{what} is a message of {len(message)} bytes, more than the limit of {limit} bytes between two "

@@ -30,7 +30,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -56,11 +55,7 @@ class PipeLink:
 
     Threads read the connections into a mailbox, so that two processes that send to each other at the same
     time never block each other, and messages may arrive in any order. Methods raise ProcessError if a peer is
-    gone or sends nothing for too long, or if a message is too large.
-
-    Args:
-        patience: Seconds that `recv` waits.
-        max_message: Bytes of the largest message that is sent or received.
+    gone or sends nothing for `patience` seconds, or if a message has more than `max_message` bytes.
     """
 
     def __init__(
@@ -95,15 +90,7 @@ class PipeLink:
         self._mailbox.close(peer, reason)
 
     def send(self, to: int, key: str, message: bytes) -> None:
-        """Send a message.
-
-        Args:
-            key: Its key, which identifies it in the run.
-
-        Raises:
-            PeerLost: The receiver closed its connection.
-            ProcessError: The message is too large.
-        """
+        """Send a message; PeerLost if the receiver has closed its connection."""
         check_size(message, key, self._max_message)
         connection = self._connections[to]
         try:
@@ -115,11 +102,6 @@ class PipeLink:
             ) from error
 
     def recv(self, sender: int, key: str) -> bytes:
-        """Wait for a message.
-
-        Raises:
-            ProcessError: The sender is gone, or sent nothing for too long.
-        """
         return self._mailbox.take(sender, key, _name(sender))
 
 
@@ -129,13 +111,12 @@ class Workers:
     Use it as a context manager; leaving it stops all processes. No process is left after an error.
 
     Args:
-        workers: The ids of the clients of every worker, as in `Federation`.
+        workers: The ids of the clients of every worker, as in `Federation`, which refuses wrong ones.
         threads: The number of threads of every process.
         patience: Seconds without any message (the start included) after which a run is given up.
 
     Raises:
         InputError: A number cannot be used, or the pipes need more open files than this process may have.
-        ValueError: `Federation` refuses the workers.
         ProcessError: A process cannot be started.
     """
 
@@ -221,8 +202,7 @@ class Workers:
 
         Raises:
             InputError: A process raised it.
-            ProcessError: A process failed, died (the message has its exit status) or sent nothing for too
-                long.
+            ProcessError: A process failed, died (with its exit status) or sent nothing for too long.
         """
         if not self._processes:
             raise ProcessError(
@@ -280,7 +260,6 @@ class Workers:
         results: dict[int, Any],
         on_event: Callable[[Any], None] | None,
     ) -> None:
-        """Read one message from a process."""
         try:
             message = connection.recv_bytes(MAX_MESSAGE)
         except (EOFError, OSError):
@@ -308,7 +287,6 @@ class Workers:
             return None
 
     def _lost(self, index: int) -> ProcessError:
-        """Make the error for a lost connection to a process."""
         status = self._status(index)
         if status is None:
             return ProcessError(f"the process of {_name(index)} closed its connection to the caller")
@@ -337,9 +315,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -353,7 +329,6 @@ def _close_all(peers: dict[int, socket.socket]) -> None:
 
 
 def _refuse_start(error: OSError, count: int) -> NoReturn:
-    """Raise the error for processes that cannot be started."""
     if error.errno != errno.EMFILE:
         raise ProcessError(f"the {count} processes cannot be started: {error}") from error
     import resource  # it is missing on systems that do not have these pipes either

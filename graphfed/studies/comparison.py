@@ -250,7 +250,7 @@ class Comparison:
             "bytes, time: mean of a run",
         ]
         shown = _table_metrics(self.task, self.rows)
-        if get_task(self.task).headline is not None:
+        if get_task(self.task).chooses_headline:
             lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
         if AS_READ in shown:
             lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
@@ -277,7 +277,7 @@ def _table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
     Of the errors with missing readings it shows one, if any are missing. If a method next to the references
     has models of the clients' own, the mean over clients takes the second place.
     """
-    if get_task(task).headline is not None:
+    if get_task(task).chooses_headline:
         metrics = headline(task, rows[0], rows[0]["test"])
         others = [METHODS.find(row["method"]) for row in rows if row["method"] not in REFERENCES[task]]
         personal = any(method is not None and method.personal for method in others)

@@ -38,19 +38,12 @@ RANK_NOTE = {
 
 
 def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> list[str]:
-    """List the most important metrics of a run, the most important first.
+    """List the most important metrics of a run, at least one, the most important first.
 
-    Args:
-        details: The details of its result, or a row of a comparison.
-        known: The names of the metrics that the run has.
-
-    Returns:
-        The names of the metrics, at least one.
+    `details` are those of its result, or a row of a comparison; `known` are the names of its metrics.
     """
     definition = task_or_default(task)
-    if task not in TASKS or definition.headline is None:
-        return [definition.metric]
-    return definition.headline(details, known)
+    return definition.headline(details, known) if task in TASKS else [definition.metric]
 
 
 def name_of(metric: str) -> str:

@@ -1,23 +1,17 @@
 """Loading of the inputs of a run."""
 
-from collections.abc import Callable
-
-from graphfed.tasks.inputs import Inputs
+from graphfed.tasks.inputs import Inputs, OnStage
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig, no_stages
 from graphfed.tasks.source import LoadedData
 
 
-def load_inputs(
-    config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
-) -> Inputs:
-    """Load, split and partition the data of a run.
+def load_inputs(config: RunConfig, loaded: LoadedData | None = None, on_stage: OnStage = no_stages) -> Inputs:
+    """Load, split, partition and check the data of a run; `loaded` keeps data sets for further runs.
 
-    Args:
-        loaded: A dictionary that keeps the loaded data for further runs on the same data.
-        on_stage: A function that is called with a text at the start of each stage.
-
-    Raises:
-        InputError: The data cannot be loaded, split or partitioned as the run asks.
+    Raises InputError if the data cannot be loaded, split or partitioned as the run asks.
     """
-    return get_task(config.task).load(config, loaded, on_stage)
+    on_stage(f"loading {config.data_name}")
+    inputs = get_task(config.task).load(config, {} if loaded is None else loaded, on_stage)
+    inputs.check(config)
+    return inputs

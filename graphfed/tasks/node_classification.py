@@ -1,22 +1,28 @@
 """The task node classification: predict the class of every node."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import drop_unused_classes, make_split, missing_classes
 from graphfed.data.user_files.graph_description import Description
 from graphfed.errors import InputError
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.secure.aggregation import check_sums, protected_sum
 from graphfed.files import JsonObject
-from graphfed.methods.parts import GRAPH_PARTS
+from graphfed.methods.base import Task
+from graphfed.methods.parts import GRAPH_PARTS, clients_in_round, sum_protection
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.base import TaskDefinition
-from graphfed.tasks.graphs.class_weights import MESSAGES as CLASS_WEIGHT_MESSAGES
-from graphfed.tasks.graphs.class_weights import agree_class_weights
+from graphfed.tasks.evaluation import HIDDEN_SCORES, Predicted
+from graphfed.tasks.graphs import class_weights, node_scores
 from graphfed.tasks.graphs.inputs import (
     GraphInputs,
     check_features,
@@ -26,17 +32,17 @@ from graphfed.tasks.graphs.inputs import (
     with_client_remarks,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
-from graphfed.tasks.graphs.node_scores import NODES, choose_selection
+from graphfed.tasks.graphs.node_scores import Selection
 from graphfed.tasks.graphs.node_table import cohort_predictions, predictions_table
 from graphfed.tasks.graphs.pooled_score import pooled_score
-from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.graphs.ranking import refine_until
+from graphfed.tasks.inputs import OnStage
+from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.source import LoadedData
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from graphfed.federation.cohort import Cohort
-    from graphfed.tasks.evaluation import Predicted
     from graphfed.tasks.outcome import Outcome
 
 #: The settings that preset=paper changes in every method on graphs that has them. The papers' tables on
@@ -63,37 +69,23 @@ class NodeInputs(GraphInputs):
     split: Split
 
     def metric_of_rounds(self, config: RunConfig) -> str:
-        """Choose the validation metric that selects rounds, by the classes of all validation nodes.
-
-        Returns:
-            The name of the metric (see `node_scores.choose_selection`).
-        """
+        """Choose the validation metric that selects rounds, by the classes of all validation nodes."""
         classes = torch.from_numpy(self.graph.y[self.split.val])
         counts = torch.bincount(classes, minlength=self.graph.num_classes)
-        return choose_selection(counts, config.settings.selection.select).metric
+        return node_scores.choose_selection(counts, config.settings.selection.select).metric
 
     def tables(
         self,
         config: RunConfig,
-        predicted: "Sequence[tuple[Cohort, Predicted]]",
+        predicted: Sequence[tuple[Cohort, Predicted]],
         names: Sequence[str] | None = None,
     ) -> "Iterator[pa.Table]":
-        """Build the content of predictions.parquet (see `node_table`).
-
-        Args:
-            predicted: (cohort, (rows [n], logits [n, C])) of each worker.
-            names: The names of the model's classes, if they differ from those of the graph.
-        """
         parts = self.with_partition_ids(config, predicted)
         predictions = cohort_predictions(parts, self.trained_on(config), self.owners(config))
         yield predictions_table(predictions, self.graph, self.split, self.client_names, names)
 
     def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
-        """Compute the details of a result that only this task has.
-
-        Returns:
-            `test_confusion`, and `test_pooled` if there is a shared model (see `pooled_score`).
-        """
+        """Return `test_confusion`, and `test_pooled` if there is a shared model (see `pooled_score`)."""
         details: JsonObject = {"test_confusion": outcome.test_confusion}
         if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
@@ -103,21 +95,161 @@ class NodeInputs(GraphInputs):
         return details
 
 
-def load(
-    config: RunConfig, loaded: LoadedData | None = None, on_stage: Callable[[str], None] = no_stages
-) -> NodeInputs:
-    """Load the graph of a run, split its nodes and partition it (see `TaskDefinition.load`)."""
-    on_stage(f"loading {config.data_name}")
-    graph = load_graph(config, loaded)
-    check_labels(config, graph)
-    on_stage(f"splitting {graph.num_nodes} nodes")
-    split = make_split(graph, config.split, config.split_seed)
-    check_split(graph, split)
-    partition = partition_graph(config, graph, on_stage)
-    graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
-    inputs = NodeInputs(graph, split, partition, config.data_source.dropped)
-    inputs.check(config)
-    return inputs
+@dataclass(frozen=True)
+class Prepared:
+    """The values that every scoring needs."""
+
+    selection: Selection
+    num_classes: int
+
+
+class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
+    """The nodes of a graph are split; clients agree on class weights before set-up (see `class_weights`)."""
+
+    name = CLASSIFICATION
+    predicted = "the class of every node"
+    scored = "nodes"
+    metric = "accuracy"
+    metric_name = "accuracy"
+    needs = ("features", "classes")
+    data = GRAPHS
+    parts = GRAPH_PARTS
+    summed = ("training nodes", "validation nodes", "test nodes")
+    messages = node_scores.MESSAGES
+    agree_messages = class_weights.MESSAGES
+    paper_settings = PAPER_SETTINGS
+    chooses_headline = True
+    drop_elsewhere = ("split", "client", "label")
+
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> NodeInputs:
+        graph = load_graph(config, loaded)
+        check_labels(config, graph)
+        on_stage(f"splitting {graph.num_nodes} nodes")
+        split = make_split(graph, config.split, config.split_seed)
+        check_split(graph, split)
+        partition = partition_graph(config, graph, on_stage)
+        graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
+        return NodeInputs(graph, split, partition, config.data_source.dropped)
+
+    def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
+        """Load another graph as the data of one client, and check that the trained model can use it."""
+        graph = load_graph(config)
+        check_like_trained(graph, known)
+        everything = np.ones(graph.num_nodes, dtype=bool)
+        # Set-up counts training nodes and needs some, although nothing is trained here.
+        return NodeInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
+
+    def agree(self, fed: Federation, data: Located[Cohort], task: Task, config: Any) -> Located[Cohort]:
+        return class_weights.agree_class_weights(fed, data, task, config)
+
+    def prepare(self, fed: Federation, data: Located[Cohort], task: Task, config: Any) -> Prepared:
+        """Agree on the metric that selects rounds, from the class counts of all validation nodes.
+
+        Raises InputError if the metric of the setting `select` is not defined for the data.
+        """
+        if config.selection.select == "recall_at_1_percent" and task.num_classes != 2:
+            raise InputError(
+                f"select=recall_at_1_percent needs data with two classes, and the data has "
+                f"{task.num_classes}; use balanced_accuracy or average_precision"
+            )
+        check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
+        counts = protected_sum(
+            fed,
+            node_scores.CLASS_COUNTS,
+            fed.clients.run(node_scores.count_classes, data, "val"),
+            protection=sum_protection(config),
+            name="val_classes",
+            hidden_name=HIDDEN_SCORES,
+            like=(task.num_classes,),
+        )
+        agreed = fed.control(
+            node_scores.agreed_selection,
+            counts,
+            config.selection.select,
+            name="selection",
+            values={"metric": str, "positive": int},
+        )
+        return Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), task.num_classes)
+
+    def decides(self, config: Any, prepared: Prepared) -> str:
+        return prepared.selection.metric
+
+    def score(
+        self,
+        fed: Federation,
+        data: Located[Cohort],
+        outputs: Located,
+        target: str,
+        name: str,
+        prepared: Prepared,
+        config: Any,
+    ) -> tuple[Located, Located]:
+        """Compute every client's scores at the clients, and the metrics of their sum at the server.
+
+        The scores of nodes are counted in every evaluation if rounds are selected by a metric that needs
+        them, else for the final metrics only. The final scores also have the sums of `client_accuracy`.
+        """
+        selection, final = prepared.selection, name.startswith("final_")
+        ranked = final or selection.metric in node_scores.RANKED
+        positive = selection.positive if ranked else None
+        scores = fed.clients.run(node_scores.score_clients, data, outputs, target, selection)
+        sums = protected_sum(
+            fed,
+            node_scores.SCORES,
+            *(scores, data, outputs, target, positive, final),
+            protection=sum_protection(config),
+            name=f"{name}_scores",
+            hidden_name=HIDDEN_SCORES,
+            like=(prepared.num_classes, ranked, final),
+            # The loss of a client whose training has diverged is not finite; that of others may go on.
+            finite=False,
+            accept=partial(node_scores.accept_scores, target),
+        )
+        if not ranked:
+            return scores, fed.server.run(node_scores.scored, sums, selection, None)
+
+        bins = max(node_scores.FINER_BINS, node_scores.bins_of(prepared.num_classes))
+
+        def count_again(edges: Located) -> Located:
+            return protected_sum(
+                fed,
+                node_scores.SCORE_COUNTS,
+                *(data, outputs, target, selection.positive, edges),
+                protection=sum_protection(config),
+                name=f"{name}_finer_scores",
+                hidden_name=HIDDEN_SCORES,
+                like=(prepared.num_classes, bins),
+                accept=partial(node_scores.accept_counts, target),
+            )
+
+        first = fed.server.run(node_scores.first_blocks, sums)
+        blocks = refine_until(fed, first, count_again, node_scores.refined, bins, node_scores.TOLERANCE, name)
+        return scores, fed.server.run(node_scores.scored, sums, selection, blocks)
+
+    has_parts = staticmethod(node_scores.has_parts)
+    better_clients = staticmethod(node_scores.better_clients)
+
+    @staticmethod
+    def keep(cohort: Cohort, outputs: Tensor) -> Predicted:
+        """Return the rows of all owned nodes, [n], with their logits, [n, C]."""
+        return cohort.rows("all"), outputs
+
+    @staticmethod
+    def of_target(cohort: Cohort, kept: Predicted, target: str) -> Tensor:
+        rows, logits = kept
+        position = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
+        position[rows] = torch.arange(len(rows), device=rows.device)
+        return logits[position[cohort.rows(target)]]
+
+    def headline(self, details: Mapping[str, object], known: Iterable[str]) -> list[str]:
+        """List the metrics that the run has stored in the details of its result (`node_scores.headline_of`).
+
+        Accuracy is not informative if one class has nearly all nodes. Runs of older versions stored none.
+        """
+        named = details.get("headline")
+        names = named if isinstance(named, Sequence) and not isinstance(named, str) else ()
+        have = {*known}
+        return [name for name in names if name in have] or ["accuracy", "macro_f1"]
 
 
 def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Graph:
@@ -167,21 +299,8 @@ def check_split(graph: Graph, split: Split) -> None:
         )
 
 
-def headline(details: Mapping[str, object], known: Iterable[str]) -> list[str]:
-    """List the most important metrics (see `TaskDefinition.headline`).
-
-    Accuracy is not informative if one class has nearly all nodes. So a run stores its most important metrics
-    in the details of its result (`node_scores.headline_of`); runs of older versions did not.
-    """
-    named = details.get("headline")
-    names = named if isinstance(named, Sequence) and not isinstance(named, str) else ()
-    have = {*known}
-    return [name for name in names if name in have] or ["accuracy", "macro_f1"]
-
-
-def other_inputs(config: RunConfig, known: JsonObject) -> NodeInputs:
-    """Load another graph as the data of one client, and check that the trained model can use it."""
-    graph = load_graph(config)
+def check_like_trained(graph: Graph, known: JsonObject) -> None:
+    """Raise InputError if a graph has other features or edge weights than the data of a trained model."""
     if graph.x is None or graph.num_features != known["features"]:
         raise InputError(
             f"the model needs {known['features']} features, and {graph.name!r} has {graph.num_features}; "
@@ -201,26 +320,6 @@ def other_inputs(config: RunConfig, known: JsonObject) -> NodeInputs:
             f"has {'edge weights' if has else 'none, or all are 1'}; "
             + ("omit them (in a description: 'weight:' with nothing after it)" if has else "add them")
         )
-    everything = np.ones(graph.num_nodes, dtype=bool)
-    # Set-up counts training nodes and needs some, although nothing is trained here.
-    return NodeInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
 
 
-TASK = TaskDefinition(
-    name=CLASSIFICATION,
-    predicted="the class of every node",
-    scored="nodes",
-    metric="accuracy",
-    metric_name="accuracy",
-    needs=("features", "classes"),
-    data=GRAPHS,
-    load=load,
-    evaluation=NODES,
-    agree=agree_class_weights,
-    messages=CLASS_WEIGHT_MESSAGES,
-    parts=GRAPH_PARTS,
-    paper_settings=PAPER_SETTINGS,
-    headline=headline,
-    other_inputs=other_inputs,
-    drop_elsewhere=("split", "client", "label"),
-)
+TASK = NodeClassification()

@@ -22,13 +22,9 @@ class Outcome:
         best_round: The selected round; None if every client selects its own.
         test_confusion: The number of test nodes per class and prediction, [C, C + 1], where the last column
             counts nodes without a finite prediction; None if no classes are predicted.
-        seconds: The duration of each part of the run.
         history: An entry for each evaluated round.
         state: The state of the selected round.
-        predictions: At the clients: (rows [n], logits [n, C]) of owned nodes, (pairs [n], scores [n]) of
-            scored pairs, or (first steps of windows [W], forecasts [K, W, n]).
-        details: Further results of the test, such as the points [false positive rate, true positive rate] of
-            the ROC curve in link prediction.
+        details: Further results of the test, such as the points of the ROC curve in link prediction.
         client_statistics: At the clients: the per-client statistics (`Method.client_statistics`).
         scaling: The scaling of the features; None if they are not scaled, or every client has its own
             scaling.

@@ -16,12 +16,12 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Method
 from graphfed.methods.registry import plugins_of
 from graphfed.plugins import Plugin
-from graphfed.tasks.run_options import OPTIONS, Placement, Runtime
+from graphfed.tasks.run_options import OPTIONS, CommonOptions
 from graphfed.tasks.source import DataSource
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class RunConfig:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class RunConfig(CommonOptions):
     """The configuration of a run, with all options chosen and checked.
 
     Attributes:
@@ -33,12 +33,8 @@ class RunConfig:
         partition: The partitioner.
         partition_file: The file of a saved partition; None if the partition is computed. The three attributes
             above then have the values in the file.
-        split: The split of nodes, edges or windows.
         workers: The number of processes that hold clients in the runtimes "processes" and "nvflare"; None in
             the runtime "local".
-        placement: Whether clients are computed together or one at a time.
-        threads: The number of threads; None for the default.
-        checkpoint_every: The seconds between two checkpoints.
         settings: The settings of the method.
     """
 
@@ -53,15 +49,7 @@ class RunConfig:
     partition_options: JsonObject
     partition_seed: int
     partition_file: Path | None
-    split: str
     split_seed: int
-    seed: int
-    runtime: Runtime
-    workers: int | None
-    placement: Placement
-    device: str
-    threads: int | None
-    checkpoint_every: float
     settings: Any
 
     @property

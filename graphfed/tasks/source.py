@@ -10,7 +10,12 @@ from graphfed.data.datasets import DATASETS, load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description, describe, read_description
-from graphfed.data.user_files.graph_files import FILES, from_networkx, read_graph_file
+from graphfed.data.user_files.graph_files import (
+    FILES,
+    from_networkx,
+    load_description,
+    read_graph_file,
+)
 from graphfed.data.user_files.other_formats import require_ending
 from graphfed.data.user_files.pyg_files import from_pyg
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
@@ -40,12 +45,11 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """The name of the data for texts."""
         return self.value if isinstance(self.value, str) else self.value.name
 
     @property
     def kind(self) -> str:
-        """The kind of the data, "graph" or "sensors" (`DataKind.name`)."""
+        """The kind of the data, "graph" or "sensors" (`tasks.kind.DataKind`)."""
         if isinstance(self.value, str):
             return "sensors" if DATASETS[self.value].task == FORECASTING else "graph"
         return "sensors" if isinstance(self.value, Sensors | SensorDescription) else "graph"
@@ -69,17 +73,12 @@ class DataSource:
 
 
 def data_source(data: object) -> DataSource:
-    """Identify the data that a user gave.
+    """Identify the data that a user gave. Described files and named data sets are not loaded yet.
 
-    Args:
-        data: The name of a data set; the path of a file (.yaml for a description, .pt for a PyG `Data`,
-            .graphml); a description as a mapping; a `Graph`, a PyG `Data`, a networkx graph or `Sensors`.
+    It is the name of a data set; the path of a file (.yaml for a description, .pt for a PyG `Data`,
+    .graphml); a description as a mapping; a `Graph`, a PyG `Data`, a networkx graph or `Sensors`.
 
-    Returns:
-        The data. Described files and named data sets are not loaded yet.
-
-    Raises:
-        InputError: The argument is none of these, or a file cannot be used.
+    Raises InputError if the argument is none of these, or a file cannot be used.
     """
     if isinstance(data, DataSource):
         return data
@@ -92,43 +91,32 @@ def data_source(data: object) -> DataSource:
     return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
 
 
-def sensors_of(
-    source: DataSource, data_dir: str | Path | None = None, options: JsonObject | None = None
-) -> Sensors:
-    """Load the sensors of a source.
+def load_data(
+    data: str | Graph | Description | Sensors | SensorDescription,
+    data_dir: str | Path | None = None,
+    options: JsonObject | None = None,
+) -> Graph | Sensors:
+    """Load the value of a source; `options` are those of a generated data set.
 
-    Args:
-        source: A source of the kind "sensors".
-        data_dir: The folder that is searched for data files first.
-        options: Options of a generated data set.
-
-    Raises:
-        InputError: A file cannot be used, or the data does not fit into memory.
+    Raises InputError if a file cannot be used, or the data does not fit into memory.
     """
-    loaded: object = source.value
     options = options or {}
     try:
-        if isinstance(source.value, str):
-            loaded = load(source.value, data_dir, **options)
-        elif isinstance(source.value, SensorDescription):
-            loaded = load_sensors(source.value)
+        if isinstance(data, str):
+            return load(data, data_dir, **options)
+        if isinstance(data, Description):
+            return load_description(data)
+        return load_sensors(data) if isinstance(data, SensorDescription) else data
     except MemoryError:
+        name = data if isinstance(data, str) else data.name
         given = "".join(f", data.{key}={value}" for key, value in options.items())
-        raise InputError(f"data {source.name!r} does not fit into memory{given}") from None
-    assert isinstance(loaded, Sensors), "callers check the kind before they load the data"
-    return loaded
+        raise InputError(f"data {name!r} does not fit into memory{given}") from None
 
 
 def described(content: Any, folder: Path, origin: str) -> Description | SensorDescription:
-    """Check a description, of sensors if its keys are those of sensors, else of a graph.
+    """Check a description, the content of a YAML file: of sensors if its keys are those, else of a graph.
 
-    Args:
-        content: The content of a YAML file, usually a mapping.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Raises:
-        InputError: The description cannot be used.
+    Relative paths refer to `folder`, and `origin` is the name of the description in messages.
     """
     if describes_sensors(content):
         return describe_sensors(content, folder, origin)
@@ -136,7 +124,6 @@ def described(content: Any, folder: Path, origin: str) -> Description | SensorDe
 
 
 def _graph(data: object) -> Graph:
-    """Convert a Python object to a graph."""
     if isinstance(data, Graph):
         return data
     if hasattr(data, "edge_index"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from audited_runs import finished
 
 import graphfed
 from graphfed.audit.attacks import attention_rounds, attention_sums
@@ -18,12 +19,10 @@ from graphfed.audit.attacks.attention_rounds import (
     receive,
     solve_group,
 )
-from graphfed.audit.base import AuditedRun, Finding
+from graphfed.audit.base import AuditedRun
 from graphfed.audit.run import audit
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.partitions.tables import from_assignment
-from graphfed.runs.reopen import reopen
-from graphfed.runs.run import Result
 
 STRICTEST = {"exchange": "secure", "aggregation": "secure", "min_group": 3}
 
@@ -46,12 +45,7 @@ def trained(folder: Path, graph: Graph, rounds: int, **settings: Any) -> Audited
         "attention_sums", data=graph, partition=str(folder / "parts.safetensors"), split="public",
         rounds=rounds, threads=1, out=folder / "run", settings={"patience": None, "hidden": 4, **settings},
     )  # fmt: skip
-    config, inputs = reopen(folder / "run", data=graph)
-    return AuditedRun(folder / "run", config, inputs, Result.read(folder / "run"))
-
-
-def scores(run: AuditedRun) -> Finding:
-    return attention_sums.run_scores(run)
+    return finished(folder / "run", graph)
 
 
 # ---- from scores -------------------------------------------------------------------------------------------
@@ -76,7 +70,7 @@ def test_scores_of_many_rounds_give_every_feature_away_under_every_setting(
 
 def test_one_round_gives_linear_functions_and_no_features(tmp_path: Path) -> None:
     """Two passes of eight heads for 40 features."""
-    finding = scores(trained(tmp_path, graph_of(40), 1))
+    finding = attention_sums.run_scores(trained(tmp_path, graph_of(40), 1))
     assert finding.value == 0
     assert finding.details["rank"] == finding.details["equations"] == 16
     assert finding.leaks
@@ -84,12 +78,10 @@ def test_one_round_gives_linear_functions_and_no_features(tmp_path: Path) -> Non
 
 
 def test_sparse_features_are_found_from_fewer_equations(tmp_path: Path) -> None:
-    run = trained(tmp_path, graph_of(150, sparse=True), 9)
-    finding = scores(run)
+    finding = attention_sums.run_scores(trained(tmp_path, graph_of(150, sparse=True), 9))
     assert finding.details["rank"] < 150
     assert finding.details["sparse"]
     assert finding.value == 1
-    assert "features are sparse" in finding.result
 
 
 def test_what_is_counted_agrees_with_the_features_of_the_nodes(tmp_path: Path) -> None:
@@ -102,7 +94,7 @@ def test_what_is_counted_agrees_with_the_features_of_the_nodes(tmp_path: Path) -
 
 def test_without_a_node_that_has_enough_neighbours_no_score_is_sent(tmp_path: Path) -> None:
     run = trained(tmp_path, graph_of(5), 1, exchange="secure", min_group=1000)
-    finding = scores(run)
+    finding = attention_sums.run_scores(run)
     assert finding.leaks is False
     assert finding.verdict == "no leak: no score is sent"
 

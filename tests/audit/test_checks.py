@@ -139,7 +139,7 @@ def test_without_a_signal_the_p_value_is_below_one_twentieth_in_about_one_case_o
     [
         ("fedavg", {}),
         ("fedprox", {"preset": "paper", "dropout": 0.0}),
-        ("distgat", {"rule": "fedsgd", "optimizer": "sgd", "dropout": 0.0, "local_steps": 1}),
+        ("distgat", {"rule": "fedsgd", "optimizer": "sgd", "dropout": 0.0}),
         ("distgat", {"rule": "admm", "optimizer": "sgd", "dropout": 0.0}),
     ],
     ids=["defaults", "weights", "gradients", "weights and duals"],
@@ -212,16 +212,11 @@ def test_on_a_path_the_server_reads_the_nodes_that_a_drawing_shows(
 def test_a_share_that_is_not_what_it_seems_is_not_counted(tmp_path: Path):
     """Counted are shares that agree with the features, not those that should."""
     audited = opened(tmp_path / "run", 2)
-    at = next(
-        i for i, c in enumerate(audited.transcript.observed_transfers) if c.name == "fedgcn/partial_sums"
+    changed = tuple(
+        dataclasses.replace(t, payload=t.payload + 0.01) if t.name == "fedgcn/partial_sums" else t
+        for t in audited.transcript.observed_transfers
     )
-    observed_transfers = list(audited.transcript.observed_transfers)
-    observed_transfers[at] = dataclasses.replace(
-        observed_transfers[at], payload=observed_transfers[at].payload + 0.01
-    )
-    audited.__dict__["transcript"] = dataclasses.replace(
-        audited.transcript, observed_transfers=tuple(observed_transfers)
-    )
+    audited.__dict__["transcript"] = dataclasses.replace(audited.transcript, observed_transfers=changed)
     assert fedgcn_features(audited).details["recovered"] == 0
 
 

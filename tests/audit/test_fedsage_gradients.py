@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from audited_runs import planned
 from torch import Tensor
 from worlds import make_world
 
@@ -27,8 +28,6 @@ from graphfed.audit.base import AuditedRun, Finding
 from graphfed.audit.run import Audit, audit
 from graphfed.audit.transcript import dense_rows
 from graphfed.data.graphs.graph import Graph
-from graphfed.runs.config import make_config
-from graphfed.runs.run import Result, load_inputs
 
 #: 60 nodes, so at most 30 per client and 64 + 1 columns; and settings that take less than a second.
 FEW, MANY = {"hidden": 64}, {"hidden": 4}
@@ -55,10 +54,7 @@ def found(folder: Path, graph: Graph, **settings: Any) -> Finding:
 
 
 def opened(graph: Graph, **settings: Any) -> AuditedRun:
-    """The run without its folder, which the check does not read."""
-    config = make_config("fedsage_plus", data=graph, rounds=1, settings={**SETTINGS, **settings})
-    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return AuditedRun(Path(), config, load_inputs(config), Result(**fields))
+    return planned("fedsage_plus", data=graph, settings={**SETTINGS, **settings})
 
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])

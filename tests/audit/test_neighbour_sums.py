@@ -1,17 +1,14 @@
 """What a client computes of other clients' nodes from the sums of attention_sums: single neighbours exactly,
 others by subtraction, features where W has enough columns, and none with min_group in one round."""
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from audited_runs import SPLIT, planned
 
 from graphfed.audit.attacks import attention_rounds, attention_sums
-from graphfed.audit.base import AuditedRun, Finding
-from graphfed.runs.config import make_config
-from graphfed.runs.run import Result, load_inputs
+from graphfed.audit.base import Finding
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +19,10 @@ def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found(**settings: Any) -> Finding:
     """The finding of the check; the run itself is not needed."""
-    config = make_config(
-        "attention_sums",
-        data="social",
-        split="random:0.5,0.25,0.25",
-        clients=4,
-        rounds=1,
-        settings={"data.num_nodes": 200, **settings},
+    options = {"data": "social", "split": SPLIT, "clients": 4}
+    return attention_sums.run(
+        planned("attention_sums", **options, settings={"data.num_nodes": 200, **settings})
     )
-    fields: dict[str, Any] = {f.name: None for f in dataclasses.fields(Result)}
-    return attention_sums.run(AuditedRun(Path(), config, load_inputs(config), Result(**fields)))
 
 
 @pytest.mark.parametrize("exchange", ["plaintext", "secure"])

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from audited_runs import finished as open_run
 
 import graphfed
 from graphfed.audit.base import AuditedRun
 from graphfed.audit.transcript import ObservedTransfer, record_rounds
 from graphfed.files import read_tensors
-from graphfed.runs.reopen import reopen
-from graphfed.runs.run import Result
 
 ROUNDS = 5
 
@@ -20,7 +19,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
     graphfed.run(
         "attention_sums", data="digits", clients=3, rounds=ROUNDS, threads=1, eval_every=2, out=folder
     )
-    return AuditedRun(folder, *reopen(folder), Result.read(folder))
+    return open_run(folder)
 
 
 def model(transfer: ObservedTransfer) -> object:

@@ -22,10 +22,10 @@ from graphfed.federation.functions import as_leaves
 from graphfed.federation.route import RowIds
 from graphfed.federation.secure.maximum import (
     make_shares,
-    open_helper_session,
-    prepare_route,
+    open_maximum,
+    plan_maximum,
+    protected_max,
     receive_plan,
-    secure_max,
 )
 from graphfed.runtime.local import one_at_a_time, stacked
 
@@ -120,10 +120,10 @@ def pooled(place: Place, *, simulated: bool) -> tuple[Federation, torch.Tensor, 
         "clients", "ids",
         [RowIds(ids[m], client[m] - h[0]) for m, h in zip(masks, fed.workers, strict=True)],
     )  # fmt: skip
-    meeting = prepare_route(fed, fed.route(rows, name="ids"), open_helper_session(fed, name="pool"))
+    meeting = plan_maximum(fed, fed.route(rows, name="ids"), open_maximum(fed, "secure", name="pool"))
     with fed.tape():
         at_clients = fed.clients.run(as_leaves, fed.locate("clients", "x", [x[m] for m in masks]))
-        z = secure_max(fed, at_clients, meeting, name="pool")
+        z = protected_max(fed, at_clients, meeting, name="pool")
         fed.backward(fed.server.run(weighted_squares, z))
         gradient = torch.cat(fed.gradients(at_clients).parts)
     return fed, x, z.parts[0].detach(), gradient
@@ -183,10 +183,10 @@ def test_without_a_gradient_nothing_is_recorded_and_nothing_comes_back() -> None
     assert any("/grad/" in name for name in before)
     again = stacked(2, simulated=True)
     rows = again.locate("clients", "ids", [RowIds(torch.tensor([1, 1]), torch.tensor([0, 1]))])
-    meeting = prepare_route(again, again.route(rows, name="ids"), open_helper_session(again, name="p"))
+    meeting = plan_maximum(again, again.route(rows, name="ids"), open_maximum(again, "secure", name="p"))
     x: Located = again.locate("clients", "x", [torch.tensor([[1.0], [2.0]])])
     with again.tape():
-        assert secure_max(again, x, meeting, name="p", grad=False).parts[0].tolist() == [[2.0]]
+        assert protected_max(again, x, meeting, name="p", grad=False).parts[0].tolist() == [[2.0]]
     assert not any("/grad/" in e.name for e in again.ledger.entries)
 
 

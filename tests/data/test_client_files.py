@@ -99,13 +99,6 @@ def test_what_clients_share_is_counted(folder: Path) -> None:
     assert "at several clients" not in dict(client_facts(alone)), "an overview of an earlier version"
 
 
-def test_any_other_partition_assigns_the_graph_of_all_clients(folder: Path) -> None:
-    graph = load(folder)
-    assigned = partition(graph, "random", 2, 0)
-    assigned.check(graph)
-    assert len(assigned.held_id) == graph.num_nodes
-
-
 def test_without_a_column_of_labels_every_client_owns_its_nodes(folder: Path) -> None:
     graph = load(folder, label=None, features=["age"])
     assert graph.held is not None

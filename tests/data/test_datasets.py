@@ -182,7 +182,6 @@ class TestNpzFiles:
         ("changes", "message"),
         [
             ({"labels": None}, "array 'labels' cannot be read"),
-            ({"edges": None}, "array 'edges' cannot be read"),
             ({"labels": np.array([0, {}, 1], dtype=object)}, "array 'labels' cannot be read"),
             ({"feat_indptr": None}, "does not have the features of its 3 nodes"),
             ({"feat_indices": np.array([0, 9, 1])}, r"features are damaged \(column 9 is outside 0\.\.3"),
@@ -196,7 +195,6 @@ class TestNpzFiles:
             ({"feat_indptr": np.array(3)}, "indptr has dtype int64"),
             ({"feat_indptr": np.array([0, 3, 2, 3])}, "indptr does not rise"),
             ({"feat_indptr": np.array([0, 2, 2, 2])}, "indptr does not rise"),
-            ({"feat_indptr": np.array([0, 3, 2, 3], dtype=np.uint8)}, "indptr does not rise"),
             ({"feat_values": np.array([1.0, 2.0])}, "2 values for 3 indices"),
             ({"feat_values": np.array(["a", "b", "c"])}, "data has dtype <U1"),
             ({"feat_values": np.array([1.0, np.nan, 2.0])}, "value 1 is not a finite"),
@@ -206,25 +204,16 @@ class TestNpzFiles:
             ({"num_features": np.array(4.5)}, "array 'num_features' has dtype float64"),
             ({"num_features": np.array(-4)}, "array 'num_features'.* at most 10000000"),
             ({"num_features": np.array(2**40)}, "array 'num_features'.* at most 10000000"),
-            ({"num_features": None}, "array 'num_features' cannot be read"),
-            ({"label_names": np.array(["a", {}], dtype=object)}, "array 'label_names' cannot be read"),
             ({"label_names": np.array("a")}, r"array 'label_names' has dtype <U1 and shape \(\)"),
-            ({"label_names": np.array([1, 2])}, "array 'label_names' has dtype int64"),
-            ({"label_names": np.array([["a", "b"]])}, "array 'label_names'"),
             ({"label_names": np.array(["a"] * 9)}, "at most one for each of the 3 nodes"),
             ({"label_names": np.array(["a"])}, "class 1, but there are 1 classes"),
             ({"labels": np.array(1)}, r"array 'labels' has dtype int64 and shape \(\)"),
             ({"labels": np.array([0.0, 1.0, 1.0])}, "array 'labels' has dtype float64"),
-            ({"labels": np.array([[0, 1, 1]])}, "array 'labels' has dtype int64 and shape"),
             ({"labels": np.array([0, 1, 10**12])}, "node 2 has class 1000000000000"),
             ({"edges": np.array([0, 1])}, "array 'edges' has dtype int64 and shape"),
-            (
-                {"edges": np.array([[0, 1, 2], [1, 2, 0]])},
-                r"array 'edges' has shape \(2, 3\); expected \[m, 2",
-            ),
+            ({"edges": np.array([[0, 1, 2], [1, 2, 0]])}, r"shape \(2, 3\); expected integers \[m, 2\]"),
             ({"edges": np.array([[0.0, 1.0]])}, "array 'edges' has dtype float64"),
             ({"edges": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, "there are 3 nodes"),
-            ({"feat_indptr": np.array([0, 2, 3])}, "the features are damaged"),
             ({"edges": np.array([[0, 5]])}, "there are 3 nodes"),
         ],
     )
@@ -234,11 +223,6 @@ class TestNpzFiles:
             load("dblp", tmp_path)
         assert str(path) in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
-
-    def test_a_file_that_is_no_npz_is_refused(self, tmp_path):
-        (tmp_path / "dblp.npz").write_bytes(b"not a zip archive")
-        with pytest.raises(InputError, match=r"dblp\.npz cannot be read"):
-            load("dblp", tmp_path)
 
     def test_a_single_array_named_npz_is_refused(self, tmp_path):
         with (tmp_path / "dblp.npz").open("wb") as file:
@@ -294,19 +278,8 @@ class TestNpzFiles:
         (tmp_path / "dblp.npz").write_bytes(b"not a zip archive")
         row = next(row for row in available(tmp_path) if row.name == "dblp")
         assert (row.place, row.missing) == (tmp_path / "dblp.npz", ("a readable dblp.npz",))
-
-    def test_a_damaged_file_of_partial_features_is_not_mentioned(self, tmp_path):
-        path = self.write(tmp_path, "lastfm_asia/lastfm_asia_graph.npz", feat_indptr=None)
-        partial = path.with_name("lastfm_asia_features_first1800.npz")
-        np.savez(partial, feat_indptr=np.arange(3))
-        with pytest.raises(
-            InputError, match=r"has the features of the first 2 nodes only\. Training needs features"
-        ):
-            load("lastfm", tmp_path)
-        for damaged in (np.array(3), np.array([1, {}], dtype=object)):
-            np.savez(partial, feat_indptr=damaged)
-            with pytest.raises(InputError, match=r"features of its 3 nodes\. Training needs features"):
-                load("lastfm", tmp_path)
+        with pytest.raises(InputError, match=r"dblp\.npz cannot be read"):
+            load("dblp", tmp_path)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -43,25 +43,6 @@ class TestSocial:
         assert set(graph.x.data) == {1.0}
         assert graph.x.getnnz(axis=1).min() >= 1
 
-    def test_features_predict_the_community_and_neighbours_features_predict_more(self):
-        graph = load("social")
-        n = graph.num_nodes
-        u, v = graph.edges
-        adjacency = sp.coo_matrix((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])), shape=(n, n)).tocsr()
-        train = np.arange(n) < n // 2
-
-        def accuracy(x: sp.csr_matrix) -> float:
-            """Of naive Bayes over feature counts, trained on the first half (numbers are shuffled)."""
-            member = np.eye(8)[graph.y[train]].T
-            rate = np.log(member @ x[train].toarray() + 1.0)
-            rate -= np.log(np.exp(rate).sum(1, keepdims=True))
-            guess = (x[~train] @ rate.T + np.log(member.sum(1))).argmax(1)
-            return (guess == graph.y[~train]).mean()
-
-        alone, together = accuracy(graph.x), accuracy(adjacency @ graph.x + graph.x)
-        assert alone > 2 * np.bincount(graph.y).max() / n
-        assert together > alone + 0.1
-
     def test_dense_features_are_a_direction_of_the_community_plus_noise_on_the_same_graph(self):
         options = {"num_nodes": 20_000, "communities": 5, "features": 30}
         sparse, graph = load("social", **options), load("social", dense=True, **options)
@@ -78,12 +59,14 @@ class TestSocial:
         assert abs(noise.var() - 1) < 0.012
         assert abs(np.corrcoef(noise.T) - np.eye(30)).max() < 0.05  # 435 of N(0, 1/20000): 7 sigma
 
-    def test_dense_features_predict_the_community_and_neighbours_features_predict_more(self):
-        graph = load("social", dense=True)
+    @pytest.mark.parametrize("dense", [False, True])
+    def test_features_predict_the_community_and_neighbours_features_predict_more(self, dense):
+        graph = load("social", dense=dense)
         u, v = graph.edges
         ends = (np.ones(2 * len(u), np.float32), (np.r_[u, v], np.r_[v, u]))
         adjacency = sp.coo_matrix(ends, shape=(2000, 2000)).tocsr()
         train = np.arange(2000) < 1000
+        own = graph.x if dense else graph.x.toarray()
 
         def accuracy(x: np.ndarray) -> float:
             """Of the nearest mean, from the first half (numbers are shuffled)."""
@@ -92,15 +75,15 @@ class TestSocial:
             return (guess == graph.y[~train]).mean()
 
         degree = np.bincount(graph.edges.ravel(), minlength=2000)
-        alone = accuracy(graph.x)
-        together = accuracy((adjacency @ graph.x + graph.x) / (degree + 1)[:, None])
+        alone, together = accuracy(own), accuracy((adjacency @ own + own) / (degree + 1)[:, None])
         assert alone > 2 * np.bincount(graph.y).max() / 2000
         assert 1 > together > alone + 0.1
 
-    def test_dense_features_of_another_seed_are_others_and_of_the_same_seed_the_same(self):
-        first, same, other = (load("social", dense=True, seed=seed) for seed in (1, 1, 2))
+    @pytest.mark.parametrize("dense", [False, True])
+    def test_another_seed_is_another_graph_and_the_same_seed_the_same(self, dense):
+        first, same, other = (load("social", dense=dense, seed=seed) for seed in (1, 1, 2))
         assert first.hash == same.hash
-        assert (first.x != other.x).mean() > 0.99
+        assert (first.x != other.x).mean() > (0.99 if dense else 0.05)
 
     def test_node_numbers_do_not_reveal_the_community(self):
         y = load("social", num_nodes=10_000).y
@@ -110,9 +93,6 @@ class TestSocial:
     def test_every_community_has_a_node_even_when_there_are_as_many(self):
         assert sorted(load("social", num_nodes=8, average_degree=1).y) == list(range(8))
 
-    def test_another_seed_is_another_graph(self):
-        assert load("social", seed=1).hash != load("social", seed=2).hash
-
     def test_the_default_graph_stays_what_it_was(self):
         # Copied from the program's output: proves only that nothing moved, on this machine or another.
         assert load("social").hash == "dfd0a0f20d4a9776dfd3feddc6b0e4897bfb9f8e1d5522fbb80353853a37ad2b"
@@ -121,33 +101,25 @@ class TestSocial:
         ("options", "message"),
         [
             ({"num_nodes": 0}, "num_nodes=0 must be a whole number of at least 1"),
-            ({"num_nodes": 2.5}, "num_nodes=2.5"),
-            ({"features": -1}, "features=-1"),
+            ({"features": 2.5}, "features=2.5"),
             ({"communities": 9, "num_nodes": 8}, "communities=9 is more than num_nodes=8"),
             ({"average_degree": -1.0}, "average_degree=-1 "),
             ({"num_nodes": 11, "average_degree": 6.0}, r"which is 5 for num_nodes=11"),
             ({"homophily": 2.0}, "homophily=2 "),
             ({"seed": -1}, "seed -1"),
             ({"num_nodes": 10**11}, "num_nodes=100000000000 is too many; use at most 10000000"),
-            ({"num_nodes": -5}, "num_nodes=-5 must be"),
-            ({"num_nodes": 1}, "communities=8 is more than num_nodes=1"),
             ({"num_nodes": 1, "communities": 1}, r"average_degree=10 must be .* 0 for num_nodes=1"),
             ({"num_nodes": "many"}, "num_nodes='many' must be a whole number"),
-            ({"communities": 0}, "communities=0 must be"),
             ({"features": 10**11}, "times features=100000000000 is more than"),
             ({"num_nodes": 10**6, "communities": 10**6}, "communities=1000000 times features=128"),
             ({"num_nodes": 10**6, "average_degree": 4e5}, "more than 100000000 edges"),
             ({"average_degree": "ten"}, "average_degree='ten' must be a number"),
             ({"average_degree": float("nan")}, "average_degree=nan must be"),
-            ({"average_degree": float("inf")}, "average_degree=inf must be"),
             ({"dense": "yes"}, "dense='yes' cannot be used: expected true or false"),
             ({"num_nodes": 10**7, "dense": True}, "times features=128 is more than 1000000000 dense numbers"),
             ({"homophily": None}, "homophily=None must be a number"),
             ({"homophily": float("nan")}, "homophily=nan must be a fraction"),
-            (
-                {"num_nodes": 200, "homophily": 1.0, "average_degree": 60.0},
-                "could not be drawn.*smaller average_degree",
-            ),
+            ({"num_nodes": 200, "homophily": 1.0, "average_degree": 60.0}, "could not be drawn.*smaller"),
         ],
     )
     def test_impossible_options_are_refused(self, options, message):
@@ -233,18 +205,15 @@ class TestRoads:
         # Copied from the program's output: proves only that nothing moved, on this machine or another.
         assert roads().hash == "56b53c15d1f6e4c1ca996c18a6bbb684c5203adc1c1bafe0165182385e027e48"
 
-    @pytest.mark.parametrize("options", [{"sensors": 0}, {"weeks": 0}, {"sensors": 2.5}, {"weeks": True}])
-    def test_impossible_options_are_refused(self, options):
-        with pytest.raises(InputError, match="must be a whole number of at least 1"):
-            load("roads", **options)
-
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             ({"sensors": 10**11}, "sensors=100000000000 is too many; use at most 5000"),
             ({"weeks": 10**11}, "weeks=100000000000 with sensors=60 .* use at most 413 weeks"),
             ({"sensors": 5000, "weeks": 5}, "use at most 4 weeks"),
-            ({"sensors": -1}, "sensors=-1 must be a whole number"),
+            ({"sensors": 2.5}, "sensors=2.5 must be a whole number"),
+            ({"weeks": 0}, "weeks=0 must be a whole number of at least 1"),
+            ({"weeks": True}, "weeks=True must be a whole number"),
         ],
     )
     def test_absurd_sizes_are_refused_before_anything_is_allocated(self, options, message):

@@ -1,7 +1,5 @@
 """Claims about the graph that distances between sensors make."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,15 +7,6 @@ from hypothesis import strategies as st
 
 from graphfed.data.sensors.kernel import gaussian_kernel
 from graphfed.errors import InputError
-
-
-def test_listed_distances_of_pems_bay_give_the_published_matrix(real_data: Path):
-    with np.load(real_data / "traffic" / "pems_bay_graph.npz") as file:
-        listed = [file[key].astype(np.float64) for key in ("dist_from", "dist_to", "dist_m")]
-        published = file["adj"]
-    w = gaussian_kernel(listed[0].astype(int), listed[1].astype(int), listed[2], 325)
-    assert w.nnz - 325 == 2369
-    assert np.abs(w.toarray() - published).max() < 1e-7
 
 
 def test_a_kernel_is_directed_as_ways_are_and_one_to_itself():

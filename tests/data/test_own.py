@@ -153,11 +153,8 @@ def test_a_graph_comes_back_from_pyg_networkx_and_graphml(folder: Path) -> None:
     assert from_networkx(network).hash == graph.hash
     nx.write_graphml(network, folder / "g.graphml")
     read = read_graph_file(folder / "g.graphml")
-    assert (read.hash, read.client_names, read.feature_names) == (
-        graph.hash,
-        graph.client_names,
-        graph.feature_names,
-    )
+    assert read.hash == graph.hash
+    assert (read.client_names, read.feature_names) == (graph.client_names, graph.feature_names)
 
 
 def test_ids_that_are_unique_within_a_client_only_are_named_with_the_client(folder: Path) -> None:
@@ -292,12 +289,6 @@ def test_a_table_read_in_small_blocks_is_the_table_read_at_once(
         patch.setattr(table_files, "_BLOCK_VALUES", 6)
         assert load(folder).hash == whole.hash
         assert load(folder, nodes="nodes.parquet", edges="edges.parquet").hash == whole.hash
-
-
-def test_a_description_survives_json(folder: Path) -> None:
-    description = describe({"nodes": "nodes.csv", "edges": "edges.csv", "features": ["age"]}, folder, "it")
-    again = describe(description.to_json(), Path("/nowhere"), "it")
-    assert again == description
 
 
 def test_a_pickle_that_would_run_code_does_not(folder: Path) -> None:

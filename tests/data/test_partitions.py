@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +67,17 @@ every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n}-{o}"
 law = settings(max_examples=25)
 
 
+def over_partitions(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a law for every partitioner and drawn graphs, numbers of clients and seeds."""
+    drawn = given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+    return every_case(law(drawn(test)))
+
+
 def rows(*columns: np.ndarray) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-@every_case
-@law
-@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+@over_partitions
 def test_every_id_has_one_owner_or_all_its_clients_and_every_node_is_owned(
     name, options, graph, clients, seed
 ):
@@ -92,9 +97,7 @@ def test_every_id_has_one_owner_or_all_its_clients_and_every_node_is_owned(
     assert p.held_client.max() < p.num_clients
 
 
-@every_case
-@law
-@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+@over_partitions
 def test_tables_are_sorted_without_repetition_and_refer_to_held_ids(name, options, graph, clients, seed):
     p = make_partition(graph, name, clients, seed, options)
     held = rows(p.held_client, p.held_id)
@@ -129,9 +132,7 @@ def test_clients_are_disjoint_and_an_edge_is_either_inside_one_or_cross_client_i
     assert rows(p.cross_local_client, p.cross_id, p.cross_remote_client, p.cross_remote_id) == sorted(cross)
 
 
-@every_case
-@law
-@given(graph=graphs, clients=st.integers(1, 6), seed=st.integers(0, 2**32))
+@over_partitions
 def test_saving_and_loading_changes_nothing(name, options, graph, clients, seed):
     p = make_partition(graph, name, clients, seed, options)
     with tempfile.TemporaryDirectory() as folder:
@@ -254,15 +255,6 @@ class TestLabelDirichlet:
         ):
             partition(graph, "label_dirichlet", 9, 0, beta=0.01)
 
-    @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan"), float("inf")])
-    def test_a_beta_that_is_not_positive_is_refused(self, beta):
-        with pytest.raises(InputError, match="must be a positive number"):
-            partition(random_graph(100, 0, 3, 0), "label_dirichlet", 2, 0, beta=beta)
-
-    def test_an_unknown_kind_is_refused_with_a_suggestion(self):
-        with pytest.raises(InputError, match="did you mean 'proportions'"):
-            partition(random_graph(100, 0, 3, 0), "label_dirichlet", 2, 0, kind="proportion")
-
 
 class TestLabelSkew:
     # Cora's train, validation and test nodes: 1097 of the first four classes, 543 of the last three.
@@ -299,12 +291,6 @@ class TestLabelSkew:
             assert np.array_equal(getattr(own, column), getattr(every, column))
         assert len(own.cross_local_client) > 0 == len(every.cross_local_client)
         every.check(graph)
-        with pytest.raises(InputError, match="unknown nodes='none' of label_skew"):
-            partition(graph, "label_skew", 3, 1, nodes="none")
-
-    def test_more_clients_than_classes_are_refused(self):
-        with pytest.raises(InputError, match="8 clients are too many for the 7 classes"):
-            partition(self.graph, "label_skew", 8, 0)
 
     @pytest.mark.parametrize("clients", [2, 3, 4, 7])
     def test_the_largest_alpha_is_the_even_partition_also_when_it_is_rounded(self, clients):
@@ -393,21 +379,6 @@ class TestEdgesUniform:
         # Binomial(4000, 1/4): standard deviation 27; 5.5 of them, 4 counts: false alarm below 1e-6.
         assert (abs(owned - 1000) < 5.5 * 27.4).all()
 
-    def test_bad_options_are_refused(self):
-        graph = random_graph(60, 40, 2, 0)
-        with pytest.raises(InputError, match="did you mean 'endpoints'"):
-            partition(graph, "edges_uniform", 2, 0, nodes="endpoint")
-        with pytest.raises(InputError, match="unknown labels='two' of edges_uniform"):
-            partition(graph, "edges_uniform", 2, 0, labels="two")
-        with pytest.raises(InputError, match=r"overlap 1\.5 .* from 0 to 1"):
-            partition(graph, "edges_uniform", 2, 0, overlap=1.5)
-        with pytest.raises(InputError, match="needs a second client"):
-            partition(graph, "edges_uniform", 1, 0, overlap=0.5)
-        with pytest.raises(InputError, match="cannot be used with edges=directed"):
-            partition(graph, "edges_uniform", 2, 0, overlap=0.5, edges="directed")
-        with pytest.raises(InputError, match="unknown edges='both' of edges_uniform"):
-            partition(graph, "edges_uniform", 2, 0, edges="both")
-
 
 def known_classes(graph: Graph) -> np.ndarray:
     """The classes that have nodes, [C'] ascending."""
@@ -471,23 +442,6 @@ class TestOverlapping:
         assert spread.min() >= 20
         assert spread.max() <= 400
         assert spread.max() > 2 * spread.min()
-
-    def test_bad_options_are_refused(self):
-        graph = random_graph(60, 40, 2, 0)
-        with pytest.raises(InputError, match=r"mean 80 .* from 0\.05 to 1"):
-            partition(graph, "overlapping", 2, 0, mean=80)
-        with pytest.raises(InputError, match="variance -1 "):
-            partition(graph, "overlapping", 2, 0, variance=-1)
-        with pytest.raises(InputError, match="unknown copies='on' of overlapping; did you mean 'one'"):
-            partition(graph, "overlapping", 2, 0, copies="on")
-        for classes in (-1, 3):
-            with pytest.raises(InputError, match=rf"classes={classes} .* give 0 .*, or at most 2, the"):
-                partition(graph, "overlapping", 2, 0, classes=classes)
-        many = random_graph(60, 40, 7, 0)
-        with pytest.raises(InputError, match="use classes=4 or more, 7 or more clients, or copies=many"):
-            partition(many, "overlapping", 2, 0, classes=1, copies="one")
-        with pytest.raises(InputError, match=r"give 0 for all classes, or at most 0,"):
-            partition(make_graph("bare", None, np.full(9, -1), []), "overlapping", 2, 0, classes=1)
 
     @law
     @given(
@@ -656,14 +610,8 @@ class TestRefusals:
         ("name", "clients", "options", "message"),
         [
             ("lovain", 2, {}, "unknown partition 'lovain'; did you mean 'louvain'"),
-            (
-                "random",
-                61,
-                {},
-                "'drawn' has 60 nodes and cannot be partitioned among 61 clients; choose 1 to 60",
-            ),
+            ("random", 61, {}, "60 nodes and cannot be partitioned among 61 clients; choose 1 to 60"),
             ("random", 0, {}, "cannot be partitioned among 0 clients"),
-            ("random", -3, {}, "-3 clients"),
             ("random", 2.5, {}, "clients=2.5 cannot be used"),
             ("random", None, {}, "clients=None cannot be used"),
             ("random", True, {}, "clients=True cannot be used"),
@@ -673,6 +621,24 @@ class TestRefusals:
             ("label_dirichlet", 2, {"beta": True}, "beta=True .* must have type float"),
             ("edges_uniform", 2, {"nodes": 3}, "must have type str"),
             ("ego", 10, {}, "partition 'ego' has 60 clients for 'drawn', not 10"),
+            ("label_dirichlet", 2, {"beta": 0.0}, "must be a positive number"),
+            ("label_dirichlet", 2, {"beta": float("nan")}, "must be a positive number"),
+            ("label_dirichlet", 2, {"beta": float("inf")}, "must be a positive number"),
+            ("label_dirichlet", 2, {"kind": "proportion"}, "did you mean 'proportions'"),
+            ("label_skew", 3, {"nodes": "none"}, "unknown nodes='none' of label_skew"),
+            ("label_skew", 4, {}, "4 clients are too many for the 3 classes"),
+            ("edges_uniform", 2, {"nodes": "endpoint"}, "did you mean 'endpoints'"),
+            ("edges_uniform", 2, {"labels": "two"}, "unknown labels='two' of edges_uniform"),
+            ("edges_uniform", 2, {"edges": "both"}, "unknown edges='both' of edges_uniform"),
+            ("edges_uniform", 2, {"overlap": 1.5}, r"overlap 1\.5 .* from 0 to 1"),
+            ("edges_uniform", 1, {"overlap": 0.5}, "needs a second client"),
+            ("edges_uniform", 2, {"overlap": 0.5, "edges": "directed"}, "cannot be used with edges=directed"),
+            ("overlapping", 2, {"mean": 80}, r"mean 80 .* from 0\.05 to 1"),
+            ("overlapping", 2, {"variance": -1}, "variance -1 "),
+            ("overlapping", 2, {"copies": "on"}, "unknown copies='on' of overlapping; did you mean 'one'"),
+            ("overlapping", 2, {"classes": -1}, "classes=-1 .* give 0 .*, or at most 3, the"),
+            ("overlapping", 2, {"classes": 4}, "classes=4 .* give 0 .*, or at most 3, the"),
+            ("overlapping", 2, {"classes": 1, "copies": "one"}, "use classes=2 or more, 3 or more clients"),
         ],
     )
     def test_bad_requests_name_the_value_and_the_fix(self, name, clients, options, message):
@@ -767,42 +733,21 @@ class TestFilesPeopleHandIn:
         [
             (dataclasses.replace(fine, num_clients=1), "table 'held', row 3: held_client 1 is not in 0..0"),
             (dataclasses.replace(fine, num_clients=-1), "num_clients=-1 is out of range for 6 rows"),
-            (
-                dataclasses.replace(fine, num_clients=10**12),
-                "num_clients=1000000000000 is out of range for 6 rows",
-            ),
-            (
-                dataclasses.replace(fine, num_clients="2"),
-                "'num_clients' of the partition's metadata cannot be used",
-            ),
-            (dataclasses.replace(fine, seed="0"), "'seed' of the partition's metadata cannot be used"),
-            (dataclasses.replace(fine, name=3), "'name' of the partition's metadata cannot be used"),
-            (dataclasses.replace(fine, options=[]), "'options' of the partition's metadata cannot be used"),
-            (
-                dataclasses.replace(fine, options={"beta": [1]}),
-                "'options' of the partition's metadata cannot be used",
-            ),
-            (
-                dataclasses.replace(fine, graph_hash=None),
-                "'graph_hash' of the partition's metadata cannot be used",
-            ),
+            (dataclasses.replace(fine, num_clients=10**12), "num_clients=1000000000000 is out of range"),
+            (dataclasses.replace(fine, num_clients="2"), "'num_clients' of the partition's metadata"),
+            (dataclasses.replace(fine, seed="0"), "'seed' of the partition's metadata"),
+            (dataclasses.replace(fine, name=3), "'name' of the partition's metadata"),
+            (dataclasses.replace(fine, options=[]), "'options' of the partition's metadata"),
+            (dataclasses.replace(fine, options={"beta": [1]}), "'options' of the partition's metadata"),
+            (dataclasses.replace(fine, graph_hash=None), "'graph_hash' of the partition's metadata"),
             (changed(fine, "held_client", 0, -1), "table 'held', row 0: held_client -1 is not in 0..1"),
-            (
-                changed(fine, "held_id", 5, 2**62),
-                "table 'held', row 5: held_id 4611686018427387904 is not in",
-            ),
+            (changed(fine, "held_id", 5, 2**62), "row 5: held_id 4611686018427387904 is not in"),
             (changed(fine, "held_node", 2, -4), "table 'held', row 2: held_node -4 is not in"),
             (changed(fine, "held_node", 2, 2**40), "table 'held', row 2: held_node 1099511627776"),
             (changed(fine, "edge_client", 0, 2), "table 'edges', row 0: edge_client 2 is not in 0..1"),
-            (
-                changed(fine, "cross_remote_client", 1, 9),
-                "table 'cross', row 1: cross_remote_client 9 is not in 0..1",
-            ),
+            (changed(fine, "cross_remote_client", 1, 9), "row 1: cross_remote_client 9 is not in 0..1"),
             (swapped(fine, "held"), "table 'held', row 1: it is not in order"),
-            (
-                swapped(fine, "edge"),
-                "table 'edges', row 1: it is not in order; .* by edge_client, edge_u, edge_v",
-            ),
+            (swapped(fine, "edge"), "table 'edges', row 1: .* by edge_client, edge_u, edge_v"),
             (swapped(fine, "cross"), "table 'cross', row 1: it is not in order"),
             (changed(fine, "held_id", 1, 0), "table 'held', row 1: it is not in order"),
             (changed(fine, "edge_v", 0, 3), "table 'edges', row 0: edge_v 3 is not held by client 0"),
@@ -810,25 +755,13 @@ class TestFilesPeopleHandIn:
             (changed(fine, "edge_u", 0, 1), "table 'edges', row 0: edge_u 1 is not below edge_v 1"),
             (without(fine, "held", 2), "table 'edges', row 1: edge_v 2 is not held by client 0"),
             (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has no owner"),
-            (
-                changed(shared(), "held_node", 8, 0),
-                "row 8: id 2 stands for node 0 here, and for node 2",
-            ),
+            (changed(shared(), "held_node", 8, 0), "row 8: id 2 stands for node 0 here, and for node 2"),
             (changed(fine, "cross_id", 0, 4), "table 'cross', row 0: cross_id 4 is not held by client 0"),
-            (
-                changed(fine, "cross_remote_id", 0, 1),
-                "table 'cross', row 0: cross_remote_id 1 is not owned by client 1",
-            ),
+            (changed(fine, "cross_remote_id", 0, 1), "row 0: cross_remote_id 1 is not owned by client 1"),
             (changed(fine, "cross_remote_id", 0, 99), "row 0: cross_remote_id 99 is not owned by client 1"),
             (changed(fine, "cross_remote_client", 0, 0), "table 'cross', row 0: both ends are at client 0"),
-            (
-                without(fine, "cross", 1),
-                "table 'cross', row 0: client 1 has no row for the edge from its id 3 to 2",
-            ),
-            (
-                dataclasses.replace(fine, edge_u=fine.edge_u[1:]),
-                r"column 'edge_u' has dtype int64 and shape \(3,",
-            ),
+            (without(fine, "cross", 1), "row 0: client 1 has no row for the edge from its id 3 to 2"),
+            (dataclasses.replace(fine, edge_u=fine.edge_u[1:]), r"'edge_u' has dtype int64 and shape \(3,"),
             (dataclasses.replace(fine, held_owner=fine.held_id), "column 'held_owner' has dtype int64"),
             (dataclasses.replace(fine, held_id=fine.held_id * 1.0), "column 'held_id' has dtype float64"),
         ],
@@ -843,20 +776,10 @@ class TestFilesPeopleHandIn:
     @pytest.mark.parametrize(
         ("damaged", "message"),
         [
-            (
-                changed(fine, "held_node", 5, 6),
-                "table 'held', row 5: node 6 is not one of the 6 nodes",
-            ),
-            (
-                changed(fine, "edge_v", 0, 2),
-                "table 'edges', row 0: the graph has no edge between nodes 0 and 2",
-            ),
-            (
-                changed(changed(fine, "cross_id", 0, 1), "cross_remote_id", 1, 1),
-                "table 'cross', row 0: .* 1 and 3",
-            ),
+            (changed(fine, "held_node", 5, 6), "table 'held', row 5: node 6 is not one of the 6 nodes"),
+            (changed(fine, "edge_v", 0, 2), "row 0: the graph has no edge between nodes 0 and 2"),
+            (changed(changed(fine, "cross_id", 0, 1), "cross_remote_id", 1, 1), "row 0: .* 1 and 3"),
             (changed(fine, "held_owner", 4, False), "table 'held', row 4: id 4 has no owner"),
-            (dataclasses.replace(fine, num_clients=1), "table 'held', row 3: held_client 1"),
         ],
     )
     def test_tables_that_are_no_partition_of_the_graph_are_refused_by_check(self, damaged, message):

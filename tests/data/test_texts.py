@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from graphfed.data.texts import MISSING, canonical_name, canonical_texts, class_remarks, python_texts
+from graphfed.data.texts import MISSING, canonical_names, canonical_texts, class_remarks, python_texts
 from graphfed.errors import InputError
 
 
@@ -88,12 +88,7 @@ def test_python_values_have_the_texts_of_a_column() -> None:
 
 
 def test_a_name_that_a_user_states_has_the_same_form() -> None:
-    assert [canonical_name(name) for name in ("1.0", " True", "007", "1.5e+20")] == [
-        "1",
-        "true",
-        "007",
-        "1.5e+20",
-    ]
+    assert canonical_names(("1.0", " True", "007", "1.5e+20")) == ("1", "true", "007", "1.5e+20")
 
 
 def test_a_class_that_seems_to_mean_unknown_is_remarked() -> None:

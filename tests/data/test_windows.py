@@ -100,13 +100,10 @@ class TestSplits:
             ("time:0.7,0.1,0.1", 12, 12, "add up to 0.9; they must add up to 1"),
             ("time:nan,0.1,0.2", 12, 12, "fractions must be"),
             ("default:1", 12, 12, "takes no numbers"),
-            ("inductive", 12, 12, "write the fraction"),
             ("inductive:half", 12, 12, "write the fraction"),
             ("inductive:0", 12, 12, "the fraction of the sensors must be above 0"),
-            ("inductive:1.5", 12, 12, "at most 1"),
             ("inductive:nan", 12, 12, "at most 1"),
             ("default", 0, 12, "lags=0 must be a whole number of at least 1"),
-            ("default", 12, -3, "horizon=-3 must be"),
             ("default", 12, 2.5, "horizon=2.5 must be"),
         ],
     )

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import graphfed
 from graphfed.data.graphs import node_ids as hashing
-from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import make_edge_split, training_graph
 from graphfed.data.graphs.splits import hashed_parts, make_split
-from graphfed.data.partitions.partition import partition
+from graphfed.data.partitions.partition import Partition, partition
 from graphfed.data.user_files import table_files
 from graphfed.data.user_files.graph_description import describe_file
 from graphfed.data.user_files.graph_files import load_description
@@ -53,6 +53,12 @@ def read(
     path: Path, client: str, roster: Sequence[str] = ROSTER, split: str = "default", seed: int = 0
 ) -> ClientData:
     return read_client(path, split=split, split_seed=seed, roster=roster, client=client)
+
+
+def assigned(path: Path) -> tuple[Graph, Split, Partition]:
+    """What one party with all files reads, and assigns to the clients."""
+    graph = load_description(describe_file(path)[0])
+    return graph, make_split(graph, "default", 0), partition(graph, "column", None, 0)
 
 
 # ---- what a cohort says, by the user's own ids -------------------------------------------------------------
@@ -346,6 +352,10 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def read_bank(banks: Path, bank: str) -> ClientData:
+    return read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS)
+
+
 @pytest.fixture(scope="module")
 def friends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Clients with edges between them by (client, id), one of them a gateway of two clients; and all in
@@ -426,9 +436,8 @@ def test_clients_of_which_one_has_a_number_that_float32_changes_scale_it_as_one_
     world = dataclasses.replace(world, x=x)
     for name, held in FRIENDS.items():
         world.write(tmp_path, name, held)
-    graph = load_description(describe_file(tmp_path / "all.yaml")[0])
+    graph, split, partitioned = assigned(tmp_path / "all.yaml")
     workers = one_at_a_time(3).workers
-    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     local = [make_cohort(graph, split, partitioned, worker) for worker in workers]
     sites = [read(tmp_path / f"{client}.yaml", client) for client in ROSTER]
     stored = [torch.float64 if client == "north" else torch.float32 for client in ROSTER]
@@ -449,27 +458,15 @@ def test_banks_that_read_their_own_files_train_what_one_run_on_all_files_trains(
     """Where gradients are shared they are rounded to 2^-25, and another order of the same sums may round one
     of them the other way."""
     torch.set_default_dtype(torch.float64)
-    graph = load_description(describe_file(banks / "banks.yaml")[0])
+    graph, split, partitioned = assigned(banks / "banks.yaml")
     workers = one_at_a_time(3).workers
-    partitioned = partition(graph, "column", None, 0)
-    split = make_split(graph, "default", 0)
     cohorts = [make_cohort(graph, split, partitioned, worker) for worker in workers]
     local = trained(name, cohorts, workers, False, aggregation=aggregation)
-    clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
+    clients = [read_bank(banks, bank) for bank in BANKS]
     compare_schemas({bank: data.schema for bank, data in zip(BANKS, clients, strict=True)})
     cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, workers, strict=True)]
     own = trained(name, cohorts, workers, True, aggregation=aggregation)
     check_same(own, local, 1e-9 if aggregation == "plaintext" else 1e-5)
-
-
-def test_banks_that_read_their_own_files_have_what_one_party_would_assign_to_them(banks: Path) -> None:
-    graph = load_description(describe_file(banks / "banks.yaml")[0])
-    fed = one_at_a_time(3)
-    clients = [read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS) for bank in BANKS]
-    cohorts = [make_client_cohort(data, worker, 2) for data, worker in zip(clients, fed.workers, strict=True)]
-    counted = count_owners(fed, fed.locate(CLIENTS, "data", cohorts), SapgnnConfig())
-    for data, worker, cohort in zip(clients, fed.workers, counted.parts, strict=True):
-        assert described_by_client(data, cohort, clients) == described_locally(graph, "default", worker)
 
 
 @pytest.mark.parametrize("name", ["fedgcn", "fedavg"])
@@ -478,9 +475,8 @@ def test_clients_with_edges_between_them_train_what_one_run_on_all_files_trains(
     name: str, hub: bool, friends: Path
 ) -> None:
     torch.set_default_dtype(torch.float64)
-    graph = load_description(describe_file(friends / "all.yaml")[0])
+    graph, split, partitioned = assigned(friends / "all.yaml")
     one_each = one_at_a_time(3).workers
-    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
     local = trained(
         name, [make_cohort(graph, split, partitioned, worker) for worker in one_each], one_each, False
     )
@@ -524,8 +520,7 @@ def test_a_client_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_
     for name, path in paths.items():
         if unique and (name == "all" or not between):
             path.write_text(path.read_text().replace("source_client: s\ntarget_client: t\n", ""))
-    graph = load_description(describe_file(paths["all"])[0])
-    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    graph, split, partitioned = assigned(paths["all"])
     ids = stable_ids_of(graph, partitioned)
     for client, clients in {"hub": (0, 1), **{client: (k,) for k, client in enumerate(ROSTER)}}.items():
         cohort = make_client_cohort(read(paths[client], client), clients, 2)
@@ -533,11 +528,10 @@ def test_a_client_has_the_very_ids_rows_and_edges_that_one_party_with_all_files_
 
 
 def test_banks_that_share_customers_give_each_the_id_that_one_party_gives_it(banks: Path) -> None:
-    graph = load_description(describe_file(banks / "banks.yaml")[0])
-    partitioned, split = partition(graph, "column", None, 0), make_split(graph, "default", 0)
+    graph, split, partitioned = assigned(banks / "banks.yaml")
     ids = stable_ids_of(graph, partitioned)
     for k, bank in enumerate(BANKS):
-        data = read(banks / f"{bank.lower().replace(' ', '_')}.yaml", bank, BANKS)
+        data = read_bank(banks, bank)
         cohort = make_cohort(graph, split, partitioned, [k], stable_ids=ids)
         assert torch.equal(data.cohort.id, cohort.id)
         assert torch.equal(data.cohort.edge_index, cohort.edge_index)
@@ -712,8 +706,7 @@ def test_the_files_that_are_broken_above_are_good(tmp_path: Path) -> None:
 
 
 def partitioned_files(banks: Path, folder: Path) -> tuple[Graph, dict[str, Path]]:
-    graph = load_description(describe_file(banks / "banks.yaml")[0])
-    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    graph, split, partitioned = assigned(banks / "banks.yaml")
     return graph, write_cohorts(graph, split, partitioned, folder)
 
 
@@ -752,8 +745,7 @@ def test_another_clients_file_or_another_runs_is_refused(banks: Path, tmp_path: 
 
 
 def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, tmp_path: Path) -> None:
-    graph = load_description(describe_file(banks / "banks.yaml")[0])
-    split, parts = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    graph, split, parts = assigned(banks / "banks.yaml")
     for clients, fault in (([0, 1], ""), ([0, 2], r"was exported for the clients \[0, 2\]")):
         save_cohort(make_cohort(graph, split, parts, clients), tmp_path / "hub.safetensors")
         if fault:
@@ -771,8 +763,7 @@ def test_a_gateways_file_has_several_clients_and_names_are_no_must(banks: Path, 
 def test_a_partitioned_file_has_nothing_of_other_clients_except_the_ids_of_neighbours(
     friends: Path, tmp_path: Path
 ) -> None:
-    graph = load_description(describe_file(friends / "all.yaml")[0])
-    split, partitioned = make_split(graph, "default", 0), partition(graph, "column", None, 0)
+    graph, split, partitioned = assigned(friends / "all.yaml")
     for k, path in enumerate(write_cohorts(graph, split, partitioned, tmp_path / "partitioned").values()):
         cohort = load_cohort(path)
         own = {int(i) for i in partitioned.held_id[partitioned.held_client == k]}

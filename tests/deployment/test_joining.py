@@ -1,6 +1,7 @@
 """What sites say of themselves before a deployed run, and what does not go together."""
 
 import copy
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
+from graphfed.deployment.deploy import deploy
 from graphfed.deployment.participant import _accepted, _agree, _check_same, _data_digest
 from graphfed.errors import InputError
 from graphfed.federation.cohort import make_cohort
@@ -26,9 +28,9 @@ from graphfed.nn.edges import make_edges
 from graphfed.plugins import code_digest
 from graphfed.runtime.nvflare.place import Place, this_place
 from graphfed.tasks.graphs.client_data import ClientData
-from graphfed.tasks.graphs.kind import agree_on_graphs, graph_arrays
+from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.graphs.schema import Schema
-from graphfed.tasks.sensors.kind import agree_on_sensors, network_of, schema_of
+from graphfed.tasks.sensors.kind import SENSORS, schema_of
 
 __all__ = ["forget_plugins"]
 
@@ -53,7 +55,7 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
 
 
 def agree(arguments: list[dict[str, Any]], first: tuple[int, ...] = ()) -> dict[str, Any]:
-    return _agree(arguments, SITES, (1, 1), participant.versions("fedavg"), "c", first, agree_on_graphs, None)
+    return _agree(arguments, SITES, (1, 1), participant.versions("fedavg"), "c", first, GRAPHS.agree, None)
 
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
@@ -119,21 +121,21 @@ def test_readings_that_do_not_go_together_are_named() -> None:
     said = schema_of(network, 22).to_json()
     agreed = {"owners_known": True, "readings": said}
     for server in (network, edges):
-        assert agree_on_sensors({"north": said, "south": dict(said)}, server) == agreed
-    content = network_of(edges, agreed)
+        assert SENSORS.agree({"north": said, "south": dict(said)}, server) == agreed
+    content = SENSORS.server_part(edges, agreed)
     assert (schema_of(content, 22).to_json(), content.split.observed.all()) == (said, True)
     for key, value in {"steps": 21, "first_minute": 5, "lags": 3, "test": 5}.items():
         with pytest.raises(
             InputError, match=f"{key} of the readings is {value} at south and .* at the server"
         ):
-            agree_on_sensors({"north": said, "south": {**said, key: value}}, network)
+            SENSORS.agree({"north": said, "south": {**said, key: value}}, network)
     with pytest.raises(InputError, match="step_minutes of the readings is 10 at north and 5 at the server"):
-        agree_on_sensors({"north": {**said, "step_minutes": 10}}, network)
+        SENSORS.agree({"north": {**said, "step_minutes": 10}}, network)
     with pytest.raises(InputError, match="start of the readings is '2024' at south and '' at north"):
-        agree_on_sensors({"north": said, "south": {**said, "start": "2024"}}, edges)
+        SENSORS.agree({"north": said, "south": {**said, "start": "2024"}}, edges)
     for wrong in ({}, {"steps": "many"}, {**said, "steps": "many"}):
         with pytest.raises(InputError, match="the description of readings that north sent cannot be used"):
-            agree_on_sensors({"north": wrong}, network)
+            SENSORS.agree({"north": wrong}, network)
 
 
 @given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))
@@ -174,6 +176,49 @@ def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(
         _accepted(asked, Place("north", tmp_path, methods=("fedavg",), allow=("mild_method",)))
 
 
+#: A rule, and two methods with it: one in the same module, one that names it from another module.
+RULE = """
+import dataclasses
+import graphfed.method as gm
+RULE = dataclasses.replace(gm.RULES["fedavg"], name="sly")
+METHOD = dataclasses.replace(gm.FEDAVG, name="slyavg", offers={"rule": ("sly",)})
+"""
+BORROWER = """
+import dataclasses
+import graphfed.method as gm
+METHOD = dataclasses.replace(gm.FEDAVG, name="borrower", offers={"rule": ("sly",)})
+"""
+
+
+def test_a_rule_of_a_plug_in_runs_only_as_a_method_of_the_same_module(tmp_path: Path) -> None:
+    """No code of the plug-in runs for a request that names its rule, nor for any other."""
+    write("sly_rule", RULE)
+    write("borrower_method", BORROWER)
+    install("graphfed-sly", rules={"sly": "sly_rule:RULE"}, methods={"slyavg": "sly_rule:METHOD"})
+    install("graphfed-borrower", methods={"borrower": "borrower_method:METHOD"})
+    borrower = {"distribution": "graphfed-borrower", "version": "1.0"}
+    place = Place("north", tmp_path, methods=("fedgcn", "borrower"))
+    for asked in (asked_for("fedgcn", rule="sly"), {**asked_for("borrower"), "plugin": borrower}):
+        for allowed in (place, dataclasses.replace(place, rehearsal=True)):
+            with pytest.raises(
+                InputError, match=r"north refuses the run: rule='sly' .*a method of the same module"
+            ):
+                _accepted(asked, allowed)
+    with pytest.raises(InputError, match=r"rule='none_such' cannot be used: choose one of: fedavg, .*"):
+        _accepted(asked_for("fedgcn", rule="none_such"), place)
+    with pytest.raises(InputError, match="rule=list cannot be used: expected the name of a rule"):
+        _accepted(asked_for("fedgcn", rule=["sly"]), place)
+    method, config = _accepted(asked_for("fedgcn", rule="fedprox", mu=0.5), place)
+    assert method.tree.listed(config)["mu"] == 0.5
+    assert "sly_rule" not in sys.modules
+
+    asked = {**asked_for("slyavg"), "plugin": {"distribution": "graphfed-sly", "version": "1.0"}}
+    method, config = _accepted(asked, Place("north", tmp_path, methods=("slyavg",)))
+    assert (method.name, config.rule) == ("slyavg", "sly")
+    with pytest.raises(InputError, match=r"rule='sly' .* write in sly_rule: METHOD = dataclasses.replace"):
+        deploy("fedgcn", startup_kit=tmp_path, rule="sly")
+
+
 def test_a_site_without_a_plug_in_says_which_to_install(tmp_path: Path) -> None:
     asked = {**asked_for("mild"), "plugin": {"distribution": "graphfed-mild", "version": "1.5"}}
     place = Place("north", tmp_path, methods=("mild",), allow=("graphfed",))
@@ -209,7 +254,7 @@ def test_the_version_of_a_plug_in_is_compared_when_sites_join(tmp_path: Path) ->
     with pytest.raises(
         InputError, match=r"south has graphfed-mild 1\.4 and the server 1\.5; install the same"
     ):
-        _agree(content, SITES, (1, 1), here, "c", (), agree_on_graphs, None)
+        _agree(content, SITES, (1, 1), here, "c", (), GRAPHS.agree, None)
 
 
 def asked_for(name: str, **settings: Any) -> dict[str, Any]:
@@ -327,11 +372,11 @@ def test_a_sites_digest_distinguishes_data_and_reveals_nothing_without_its_secre
     tmp_path: Path,
 ) -> None:
     here, there = Place("north", tmp_path / "a"), Place("north", tmp_path / "b")
-    first = _data_digest(graph_arrays(site_data()), here)
-    assert first == _data_digest(graph_arrays(site_data()), here)
+    first = _data_digest(GRAPHS.arrays(site_data()), here)
+    assert first == _data_digest(GRAPHS.arrays(site_data()), here)
     other = (int(site_data().cohort.y[0]) + 1) % 2
-    assert first != _data_digest(graph_arrays(site_data(other)), here)
-    assert first != _data_digest(graph_arrays(site_data()), there), (
+    assert first != _data_digest(GRAPHS.arrays(site_data(other)), here)
+    assert first != _data_digest(GRAPHS.arrays(site_data()), there), (
         "equal data at two sites is not to be seen"
     )
     secret = here.startup_kit / "digest.key"

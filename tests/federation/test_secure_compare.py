@@ -29,9 +29,8 @@ from graphfed.federation import CLIENTS, Federation, Ledger, Located
 from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.secure import pair_protocols as module
 from graphfed.federation.secure.compare import at_most_pairs, compare_pairs
-from graphfed.federation.secure.pair_protocols import run_pair_protocols
 from graphfed.federation.secure.pair_transfers import send, swap
-from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs
+from graphfed.federation.secure.pairs import PairRows, Pairs, open_pairs, select_pairs
 from graphfed.runtime.processes import Workers
 
 Edges = list[tuple[int, int]]
@@ -388,6 +387,11 @@ def test_the_gradient_of_a_swapped_row_is_sent_back_to_its_sender(workers: Group
     assert fed.ledger.bytes_of("swapped/grad") == fed.ledger.bytes_of("swapped") == 2 * 8 * len(edges)
 
 
+def run_on_pairs(fed: Federation, pairs: Pairs, parties: Located, which: Located, name: str) -> Located:
+    selected = fed.clients.run(select_pairs, pairs.at_clients, which)
+    return module.run_selected(fed, pairs, selected, parties, name, "plaintext")
+
+
 def subtracting(which: torch.Tensor, numbers: torch.Tensor, first: torch.Tensor) -> list[Any]:
     """A simulated subtraction for every row."""
     words = numbers.numpy().astype(np.uint32).reshape(-1, 1)
@@ -402,7 +406,7 @@ def test_pairs_run_any_two_party_protocol(workers: Groups) -> None:
     numbers = of_rows(fed, edges, lambda u, _: u * u)
     first = of_rows(fed, edges, lambda u, v: u < v, torch.bool)
     parties = fed.clients.run(subtracting, which, numbers, first)
-    got = run_pair_protocols(fed, pairs, parties, which, name="difference", protection="plaintext")
+    got = run_on_pairs(fed, pairs, parties, which, "difference")
     found = [[int(one[0]) for one in part] for part in got.parts]
     assert found == expected(fed, edges, lambda u, v: min(u, v) ** 2 - max(u, v) ** 2)
     assert fed.ledger.bytes_of("difference") == len(edges) * sum(bytes_of_subtract(1, 4))
@@ -414,7 +418,7 @@ def test_a_protocol_has_a_party_for_each_client_of_a_pair() -> None:
     for count in (1, 3):
         parties = fed.locate(CLIENTS, "parties", [[subtract(Simulated(True), np.zeros(1, "<u4"))] * count])
         with pytest.raises(PlaceError, match=f"{count} parties for 2 selected pairs"):
-            run_pair_protocols(fed, pairs, parties, which, name="c", protection="plaintext")
+            run_on_pairs(fed, pairs, parties, which, "c")
 
 
 # ---- acceptance --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.data.sensors.windows import KINDS as TIME_KINDS
 from graphfed.methods.registry import METHODS
 from graphfed.runs.settings import settings_of
+from graphfed.tasks import run_options
 
 #: How a shell is started without anyone's own settings, and what makes it list all matches at the first Tab.
 SHELLS = {
@@ -181,10 +182,10 @@ def test_completion_loads_neither_torch_nor_numpy(tmp_path: Path, monkeypatch: p
 
 
 def test_what_completion_knows_is_what_there_is() -> None:
-    """The copies in cli/values.py equal the tables they were copied from."""
-    assert set(values.DATA_SETS) == set(DATASETS.own)
-    assert set(values.PARTITIONS) == set(PARTITIONS.own)
-    assert set(values.SPLITS) == {*KINDS, "edges", *TIME_KINDS}
+    """The copies in tasks/run_options.py equal the tables they were copied from."""
+    assert set(run_options.DATA_SETS) == set(DATASETS.own)
+    assert set(run_options.PARTITIONS) == set(PARTITIONS.own)
+    assert set(run_options.SPLITS) == {*KINDS, "edges", *TIME_KINDS}
 
 
 def test_completion_offers_every_setting() -> None:

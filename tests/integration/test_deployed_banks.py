@@ -66,28 +66,20 @@ def banks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop
         yield federation
 
 
+def from_coordinator(banks: Loopback, out: Path) -> list[str]:
+    startup_kit = str(banks.startup_kits["coordinator"])
+    return ["--startup-kit", startup_kit, "--out", str(out), "--no-progress"]
+
+
 @pytest.fixture(scope="module")
 def trained(banks: Loopback, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The coordinator's folder of a run with an experiment file that names no data."""
     folder = tmp_path_factory.mktemp("coordinator")
     settings = "".join(f"  {key}: {value}\n" for key, value in SETTINGS.items())
     (folder / "experiment.yaml").write_text(f"method: sapgnn\nruntime: nvflare\nset:\n{settings}")
-    asked = [
-        "run",
-        "--config",
-        str(folder / "experiment.yaml"),
-        "--startup-kit",
-        str(banks.startup_kits["coordinator"]),
-    ]
-    assert main([*asked, "--out", str(folder / "out"), "--no-progress"]) == DONE
+    config = ["--config", str(folder / "experiment.yaml")]
+    assert main(["run", *config, *from_coordinator(banks, folder / "out")]) == DONE
     return folder / "out"
-
-
-def refused(banks: Loopback, out: Path, *options: str) -> bool:
-    """Whether a run is refused and leaves nothing at the coordinator."""
-    startup_kit = str(banks.startup_kits["coordinator"])
-    code = main(["run", "fedavg", "--startup-kit", startup_kit, "--out", str(out), "--no-progress", *options])
-    return code == UNUSABLE and not out.exists()
 
 
 def run_name(trained: Path) -> str:
@@ -204,30 +196,18 @@ def test_the_banks_predict_together_with_the_model_that_nobody_has_alone(
 def test_a_coordinator_names_no_data(
     option: list[str], banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = [
-        "run",
-        "fedavg",
-        "--startup-kit",
-        str(banks.startup_kits["coordinator"]),
-        "--out",
-        str(tmp_path / "out"),
-        *option,
-    ]
-    assert main(asked) == UNUSABLE
+    assert main(["run", "fedavg", *from_coordinator(banks, tmp_path / "out"), *option]) == UNUSABLE
     assert f"{option[0][2:]} cannot be used in a deployment" in capsys.readouterr().err
 
 
 def test_a_simulated_protection_is_refused_where_parties_are_real(
     banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    startup_kit, out = str(banks.startup_kits["coordinator"]), tmp_path / "out"
-    assert main(["run", "sapgnn", "--startup-kit", startup_kit, "--out", str(out)]) == UNUSABLE
+    out = tmp_path / "out"
+    assert main(["run", "sapgnn", *from_coordinator(banks, out)]) == UNUSABLE
     assert "node_ids=simulated hides nothing from real participants; choose keyed or plain" in (
         capsys.readouterr().err
     )
-    asked = ["--set", "node_ids=keyed", "--set", "protocols=simulated"]
-    assert main(["run", "sapgnn", "--startup-kit", startup_kit, "--out", str(out), *asked]) == UNUSABLE
-    assert "protocols=simulated hides nothing from real participants; choose real" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -238,52 +218,10 @@ def test_data_that_cannot_be_used_is_named_at_its_site_and_quoted_nowhere_else(
     before = path.read_text()
     path.write_text(before.replace(",yes,", ",perhaps,", 1))
     try:
-        startup_kit = str(banks.startup_kits["coordinator"])
-        assert (
-            main(
-                [
-                    "run",
-                    "fedavg",
-                    "--startup-kit",
-                    startup_kit,
-                    "--out",
-                    str(tmp_path / "out"),
-                    "--no-progress",
-                ]
-            )
-            == UNUSABLE
-        )
+        assert main(["run", "fedavg", *from_coordinator(banks, tmp_path / "out")]) == UNUSABLE
     finally:
         path.write_text(before)
     output = capsys.readouterr().err
     assert "the data of harbour_trust cannot be used" in output
     assert "perhaps" not in output
     assert "perhaps" in (banks.startup_kits["harbour_trust"] / "console.txt").read_text()
-
-
-def test_classes_that_differ_are_named_before_training(
-    banks: Loopback, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = data / "union_savings" / "bank.yaml"
-    path.write_text(DESCRIPTION.replace('"no", "yes"', '"yes", "no"'))
-    try:
-        startup_kit = str(banks.startup_kits["coordinator"])
-        assert (
-            main(
-                [
-                    "run",
-                    "fedavg",
-                    "--startup-kit",
-                    startup_kit,
-                    "--out",
-                    str(tmp_path / "out"),
-                    "--no-progress",
-                ]
-            )
-            == UNUSABLE
-        )
-    finally:
-        path.write_text(DESCRIPTION)
-    assert "the classes are [no, yes] at client 'northbank' and [yes, no] at client 'union_savings'" in (
-        capsys.readouterr().err
-    )

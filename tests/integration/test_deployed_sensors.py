@@ -83,18 +83,8 @@ def asked(owners: Loopback, out: Path, method: str = "cnfgnn", **settings: objec
     rounds = str(content.pop("rounds"))
     pairs = [word for key, value in content.items() for word in ("--set", f"{key}={value}")]
     startup_kit = str(owners.startup_kits["coordinator"])
-    return [
-        "run",
-        method,
-        "--startup-kit",
-        startup_kit,
-        "--rounds",
-        rounds,
-        *pairs,
-        "--out",
-        str(out),
-        "--no-progress",
-    ]
+    where = ["--startup-kit", startup_kit, "--out", str(out), "--no-progress"]
+    return ["run", method, "--rounds", rounds, *pairs, *where]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.deployment.deploy import check_outcome, request
 from graphfed.deployment.rehearsal import collect, loopback_project
-from graphfed.errors import GraphfedError, InputError
+from graphfed.errors import GraphfedError
 from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.payload import leaves
 from graphfed.methods.base import Task
@@ -191,13 +191,7 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
     run = {"run": "hostile", "program": "deployment_programs:hostile", "arguments": {"run": "hostile"}}
     run["workers"] = [list(worker) for worker in trial.project.workers]
     with trial.federation.coordinator() as coordinator:
-        outcomes = coordinator.run(
-            [run],
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=trial.folder / "kept",
-        )
+        outcomes = coordinator.run([run], results=trial.folder / "kept")
     assert [outcome["kind"] for outcome in outcomes] == ["done"], outcomes
     content = {
         name: json.loads((startup_kit / "runs" / "hostile" / "received.json").read_text())
@@ -222,27 +216,6 @@ def test_what_no_honest_place_sends_is_refused_with_its_reason_and_the_run_goes_
         assert content[name]["arrived"] == others
 
 
-def test_a_program_that_no_operator_allowed_is_refused(trial: Trial) -> None:
-    run = {
-        "run": "foreign",
-        "program": "os:system",
-        "arguments": {"run": "foreign"},
-        "workers": [[0], [1], [2]],
-    }
-    with trial.federation.coordinator() as coordinator:
-        outcomes = coordinator.run(
-            [run],
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=trial.folder / "kept",
-        )
-    with pytest.raises(
-        InputError, match="does not run the program 'os:system'; its operator can allow it with"
-    ):
-        check_outcome(outcomes)
-
-
 @pytest.mark.on_demand
 def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_path: Path) -> None:
     """`social` over 120 clients: a gateway with 100, another with 19, and a site with one."""
@@ -264,13 +237,7 @@ def test_a_gateway_of_a_hundred_clients_gives_what_a_hundred_clients_give(tmp_pa
         Loopback(project, tmp_path / "startup_kits", data, check_data=False, rehearsal=True) as federation,
         federation.coordinator() as coordinator,
     ):
-        outcomes = coordinator.run(
-            [asked],
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=tmp_path / "kept",
-        )
+        outcomes = coordinator.run([asked], results=tmp_path / "kept")
         check_outcome(outcomes)
         apart, ledger = collect(federation, method, "gateways")
     fed = stacked(120, "cpu")

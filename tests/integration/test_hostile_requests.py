@@ -19,7 +19,6 @@ from graphfed.deployment.deploy import request
 from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import DONE, FAILED
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.registry import default_settings
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -67,13 +66,7 @@ def asked_for(federation: Loopback, run: str, **settings: Any) -> dict[str, Any]
 def outcomes_of(federation: Loopback, runs: Sequence[Mapping[str, Any]], results: Path) -> dict[str, Any]:
     """What became of each run of one job, by its name."""
     with federation.coordinator() as coordinator:
-        ended = coordinator.run(
-            [dict(run) for run in runs],
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=results,
-        )
+        ended = coordinator.run([dict(run) for run in runs], results=results)
     assert len(ended) == len(runs)
     return {outcome["run"]: outcome for outcome in ended}
 

@@ -14,7 +14,6 @@ from graphfed.deployment.deploy import request as asked
 from graphfed.deployment.rehearsal import loopback_project
 from graphfed.errors import FAILED, GraphfedError
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -132,13 +131,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         ) as federation,
         federation.coordinator() as coordinator,
     ):
-        ended = coordinator.run(
-            runs,
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=folder / "kept",
-        )
+        ended = coordinator.run(runs, results=folder / "kept")
     assert ended[0]["kind"] == "done"
     return {outcome["run"]: outcome for outcome in ended}
 

@@ -14,7 +14,6 @@ import torch
 from graphfed.cli import main
 from graphfed.deployment.deploy import check_outcome
 from graphfed.errors import DONE, UNUSABLE, InputError
-from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
@@ -141,13 +140,7 @@ def program_outcome(federation: Loopback, name: str, kept: Path) -> list[dict[st
     asked = {"run": name, "program": f"{PROGRAMS}:report_place", "arguments": {"run": name}}
     asked["workers"] = [[0], [1]]
     with federation.coordinator() as coordinator:
-        return coordinator.run(
-            [asked],
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=kept,
-        )
+        return coordinator.run([asked], results=kept)
 
 
 def test_a_program_that_one_site_s_operator_does_not_allow_is_refused_there(

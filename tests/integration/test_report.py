@@ -172,17 +172,6 @@ def test_a_comparison_has_a_table_of_what_each_client_sent_for_each_row_that_sen
     assert page.text.count("all data leaves the clients before training") == 2
 
 
-def test_isolated_training_is_said_to_send_scores_and_central_to_need_all_data(compared: Path) -> None:
-    entries = json.loads((compared / "isolated-seed0/ledger.json").read_text())["entries"]
-    kinds = {entry["name"] for entry in entries if entry["from"] == "clients"}
-    scores = {"val_classes", "val_scores", "final_val_scores", "final_test_scores"}
-    assert kinds - {"final_val_finer_scores", "final_test_finer_scores"} == scores
-    assert (
-        f"The 3 clients sent {len(kinds)} kinds of values" in kept_page(compared / "isolated-seed0")[1].text
-    )
-    assert "all data leaves the clients before training" in kept_page(compared / "central-seed0")[1].text
-
-
 def test_an_audit_is_added_to_the_page_and_the_card_of_the_run(
     compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,12 +271,6 @@ def test_a_damaged_folder_is_refused_and_no_report_is_written(
     ):
         write_report([folder])
     assert not (folder / "report.html").exists()
-
-
-def test_a_folder_without_an_overview_says_so(compared: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(compared / "fedavg-seed0", tmp_path / "run"))
-    (folder / "overview.json").unlink()
-    assert "This folder has no overview.json" in page_of(folder)[1].text
 
 
 def test_a_class_without_test_nodes_has_dashes_and_not_zero_percent() -> None:

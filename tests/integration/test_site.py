@@ -92,25 +92,35 @@ def startup_kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return make(tmp_path_factory.mktemp("federation"), "bank_a", "bank_b", "bank_c")
 
 
-@pytest.fixture(scope="module")
-def federation(startup_kits: dict[str, Path]) -> Iterator[dict[str, Party]]:
-    """The server, bank_a and bank_b; bank_c has not come."""
+@contextlib.contextmanager
+def started(made: dict[str, Path]) -> Iterator[dict[str, Party]]:
+    """The server, bank_a and bank_b, connected; at the end none of their processes stays."""
     parties: dict[str, Party] = {}
     try:
         for name in ("server", "bank_a", "bank_b"):
-            parties[name] = Party(startup_kits[name])
+            parties[name] = Party(made[name])
         for name in ("bank_a", "bank_b"):
             parties[name].says("connected to localhost:")
             parties["server"].says(f"{name} is connected")
+        yield parties
+    finally:
+        for party in parties.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in party.family():
+                    process.kill()
+            party.process.kill()
+            party.process.wait()
+
+
+@pytest.fixture(scope="module")
+def federation(startup_kits: dict[str, Path]) -> Iterator[dict[str, Party]]:
+    """Three parties; bank_c has not come."""
+    with started(startup_kits) as parties:
         yield parties
         family = [process for party in parties.values() for process in party.family()]
         assert len(family) >= len(parties)
         assert [party.stop() for party in parties.values()] == [DONE] * len(parties)
         assert all_gone(family)
-    finally:
-        for party in parties.values():
-            party.process.kill()
-            party.process.wait()
 
 
 def test_status_says_who_is_connected_and_who_is_not(
@@ -434,21 +444,8 @@ def test_status_says_what_is_wrong_where_no_server_answers(
 def two(tmp_path: Path) -> Iterator[tuple[dict[str, Path], dict[str, Party]]]:
     """A federation of its own, for those who die."""
     made = make(tmp_path, "bank_a", "bank_b")
-    parties: dict[str, Party] = {}
-    try:
-        for name in ("server", "bank_a", "bank_b"):
-            parties[name] = Party(made[name])
-        for name in ("bank_a", "bank_b"):
-            parties[name].says("connected to localhost:")
-            parties["server"].says(f"{name} is connected")
+    with started(made) as parties:
         yield made, parties
-    finally:
-        for party in parties.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for process in party.family():
-                    process.kill()
-            party.process.kill()
-            party.process.wait()
 
 
 @pytest.mark.parametrize("killed", ["graphfed", "flare"])

@@ -173,13 +173,7 @@ def test_what_a_run_asks_may_be_longer_than_the_longest_frame(federation: Loopba
         "workers": [[0], [1]],
     }
     with federation.coordinator() as coordinator:
-        outcomes = coordinator.run(
-            [asked],
-            on_event=lambda *_: None,
-            on_message=lambda _: None,
-            stop_request=StopRequest(),
-            results=tmp_path,
-        )
+        outcomes = coordinator.run([asked], results=tmp_path)
     assert [(outcome["run"], outcome["kind"]) for outcome in outcomes] == [("long", "done")]
 
 

@@ -20,7 +20,6 @@ from graphfed.federation import Federation, Ledger
 from graphfed.federation.payload import leaves
 from graphfed.federation.series import save_network, save_series
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -63,8 +62,7 @@ def deploy(
         federation.coordinator() as coordinator,
     ):
         outcomes = coordinator.run(
-            asked, on_event=lambda run, event: None, on_message=lambda message: None,
-            stop_request=StopRequest(), results=folder / "kept",
+            asked, on_event=lambda run, event: None,            results=folder / "kept",
         )  # fmt: skip
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes
         return {name: collect(federation, get_method(name), name) for name in names}

@@ -29,7 +29,6 @@ from graphfed.federation.payload import leaves
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS as REGISTRY
 from graphfed.methods.registry import get_method
-from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
@@ -97,8 +96,6 @@ def deploy(names: list[str], small: World, folder: Path) -> Deployed:
         outcomes = coordinator.run(
             [asked(name, project) for name in names],
             on_event=lambda run, event: events.append((run, event)),
-            on_message=lambda message: None,
-            stop_request=StopRequest(),
             results=folder / "kept",
         )
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in names], outcomes

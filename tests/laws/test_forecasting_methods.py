@@ -245,7 +245,7 @@ def test_the_words_of_a_method_are_those_of_its_transfers(name: str) -> None:
     for settings in variants(name):
         _, fed = run_local(name, sensor_world(), rounds=1, **settings)
         names |= {entry.name for entry in fed.ledger.entries}
-    said = {*CONTROL, *get_task(FORECASTING).evaluation.messages}
+    said = {*CONTROL, *get_task(FORECASTING).messages}
     if "scores/masked" in names:
         said |= {*SECURE_MESSAGES}
     assert names == {*get_method(name).sends.messages, *said}

@@ -28,7 +28,6 @@ from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import get_method
 from graphfed.methods.settings import only_those
 from graphfed.runs.config import checked_training
-from graphfed.runtime.interrupts import StopRequest
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -80,13 +79,7 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
         run = f"{label}-{name}"
         asked.append(request(project, method, config, run=run, checkpoint_every=3600.0))
     with federation.coordinator() as coordinator:
-        outcomes = coordinator.run(
-            asked,
-            on_event=lambda run, event: None,
-            on_message=lambda message: None,
-            stop_request=StopRequest(),
-            results=out / f"{label}-kept",
-        )
+        outcomes = coordinator.run(asked, results=out / f"{label}-kept")
     assert [(o["run"], o["kind"]) for o in outcomes] == [(a["run"], "done") for a in asked], outcomes
     found = {}
     for name in names:

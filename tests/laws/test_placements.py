@@ -284,7 +284,7 @@ def test_a_client_without_training_nodes_moves_nothing_at_others(rule):
     """Whatever its features, the model is that of the clients with training nodes."""
     world = last_round_stands(without_training_at(make_world(2, sparse=False), 1))
     settings = {**SETTINGS, "rule": rule, "optimizer": "sgd" if rule == "scaffold" else "adam"}
-    settings |= {"local_steps": 1 if rule == "fedsgd" else 2, "features": "raw"}
+    settings |= {"features": "raw"} | ({} if rule == "fedsgd" else {"local_steps": 2})
     node = world.partition.held_id[world.partition.held_client == 1]
     x = np.array(world.graph.x)
     x[node] = 5 - 3 * x[node]

@@ -131,7 +131,7 @@ def test_a_setting_that_leaves_plaintext_alone_refuses_every_other_protection(na
 
 
 def test_some_settings_leave_plaintext_alone() -> None:
-    assert {(name, rule.setting) for name, rule in RULES} >= {("fedgcn", "hops"), ("fedgraph", "policy")}
+    assert {(name, rule.setting) for name, rule in RULES} >= {("fedgat", "form"), ("fedgraph", "policy")}
 
 
 @pytest.mark.parametrize("name", SIMULATED)

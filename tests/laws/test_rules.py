@@ -30,8 +30,7 @@ import graphfed as gf
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.averaging.program import prepare_own
-from graphfed.methods.common.local_training import Prepared, initial_weights
+from graphfed.methods.common.local_training import Prepared, initial_weights, prepare_own
 from graphfed.methods.registry import get_method
 from graphfed.methods.settings import value
 from graphfed.nn.backbones import Weights

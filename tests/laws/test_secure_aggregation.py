@@ -43,7 +43,6 @@ from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.settings import fields_of
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
-from graphfed.runtime.interrupts import StopRequest
 from graphfed.tasks.outcome import Outcome
 
 
@@ -408,13 +407,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcom
         Loopback(project, folder / "startup_kits", data, check_data=False, rehearsal=True) as federation,
         federation.coordinator() as coordinator,
     ):
-        outcomes = coordinator.run(
-            asked,
-            on_event=lambda run, event: None,
-            on_message=lambda message: None,
-            stop_request=StopRequest(),
-            results=folder / "kept",
-        )
+        outcomes = coordinator.run(asked, results=folder / "kept")
         assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in AVERAGING], outcomes
         return {name: collect(federation, get_method(name), name) for name in AVERAGING}
 

@@ -88,7 +88,7 @@ def test_the_mean_of_neighbours_does_not_know_the_unit_of_the_weights():
 NO_USE = [
     name
     for name in METHODS
-    if name not in (*TAKE_WEIGHTS, *REFUSE_WEIGHTS) and config_of(get_method(name)).network.uses_edges
+    if name not in (*TAKE_WEIGHTS, *REFUSE_WEIGHTS) and config_of(get_method(name)).network.kernel.uses_edges
 ]
 
 

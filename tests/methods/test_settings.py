@@ -1,18 +1,13 @@
 """The machinery of settings (`methods.settings`), over every setting of every method."""
 
 import ast
-import contextlib
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
-from pydantic import ValidationError
+from deciding import beside, runs
 
 import graphfed
 from graphfed.errors import InputError
-from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.settings import Leaf, changed, value, values
 
@@ -23,34 +18,6 @@ SETTINGS = [
     for leaf in get_method(name).tree.leaves
     if leaf.name in get_method(name).tree.names
 ]
-
-
-#: Values of settings that are no choices, and what a value must have beside it.
-OTHERS = (True, False, 0.5, 1, 2, 1.0)
-BESIDE = {"ddpg": {"policy_file": "policy.safetensors"}}
-
-
-def possible(method: Method, setting: str) -> list[Any]:
-    """Some values of a setting, its default first."""
-    found: list[Any] = [value(method.configure({}), setting)]
-    for leaf in method.tree.leaves:
-        if leaf.name == setting:
-            literals = [each for each in get_args(leaf.field.annotation) if not isinstance(each, type)]
-            found += [leaf.field.default, *method.tree.choices(leaf), *literals]
-    return [each for each in (*found, *OTHERS) if each in method.offers.get(setting, (each,))]
-
-
-def runs(method: Method, leaf: Leaf) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Settings that decide whether another one exists, with what is made of them."""
-    deciding = {condition.setting for condition in leaf.conditions}
-    leaves = [each for each in method.tree.leaves if each.name in deciding]
-    beside = [next(runs(method, each))[0] for each in leaves]
-    for chosen in itertools.product(*(possible(method, each.name) for each in leaves)):
-        settings = {name: each for needed in beside for name, each in needed.items()}
-        settings |= {each.name: one for each, one in zip(leaves, chosen, strict=True)}
-        settings |= {name: each for one in chosen for name, each in BESIDE.get(str(one), {}).items()}
-        with contextlib.suppress(InputError, ValidationError):
-            yield settings, method.configure(settings)
 
 
 @pytest.mark.parametrize("name", METHODS.own)
@@ -67,7 +34,8 @@ def test_flat_names_are_unique(name: str) -> None:
 @pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_every_setting_can_be_given_and_read_back(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    settings, config = next(run for run in runs(method, leaf) if leaf.name in values(run[1]))
+    settings = beside(method, leaf.name)
+    config = method.configure(settings)
     given = value(config, leaf.name)
     assert method.configure({**settings, leaf.name: given}) == config
     assert method.tree.listed(config)[leaf.name] == given

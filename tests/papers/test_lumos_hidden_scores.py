@@ -18,15 +18,16 @@ from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
-from graphfed.tasks.evaluation import Evaluation, Scored
-from graphfed.tasks.graphs.link_scores import LINKS
-from graphfed.tasks.graphs.node_scores import NODES
+from graphfed.tasks.base import AnyTask
+from graphfed.tasks.evaluation import Scored
+from graphfed.tasks.link_prediction import TASK as LINKS
+from graphfed.tasks.node_classification import TASK as NODES
 
 CLIENTS = 3
 
 
 def scores_of(
-    evaluation: Evaluation, world: Any, outputs: Tensor, form: str, name: str = "val"
+    evaluation: AnyTask, world: Any, outputs: Tensor, form: str, name: str = "val"
 ) -> tuple[Scored, _Recording, Cohort]:
     """The scores of some validation outputs, and what was sent for them; form: of the protection (see
     `protection`); name: "val", or "final_val" with the metrics of every score's rank."""

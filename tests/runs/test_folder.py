@@ -26,8 +26,8 @@ from graphfed.runs.folder import (
     read_json,
     write_run,
 )
-from graphfed.runs.folder_schema import ResultFile
 from graphfed.runs.model_file import weight_arrays
+from graphfed.runs.run import Result
 from graphfed.runtime.interrupts import Interrupted
 
 
@@ -300,7 +300,7 @@ def test_weights_of_clients_one_at_a_time_are_those_of_the_clients_stacked() -> 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"result\.json cannot be read"):
-        read_json(tmp_path / "result.json", ResultFile)
+        read_json(tmp_path / "result.json", Result)
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(InputError, match="is not JSON"):
-        read_json(tmp_path / "result.json", ResultFile)
+        read_json(tmp_path / "result.json", Result)

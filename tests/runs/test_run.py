@@ -340,7 +340,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
         ),
         (
             {"method": "fedgcn", "backbone": "gat"},
-            "fedgcn has no setting 'backbone'; it is",
+            "fedgcn always has backbone=gcn",
         ),
         ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at exactly one client"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),

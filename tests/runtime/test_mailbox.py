@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError, check_size
+from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError
 
 SENDERS = ["north", "south"]
 RUNS = ["first", "second", "third"]
@@ -80,14 +80,6 @@ def test_the_first_of_two_messages_under_one_key_stays() -> None:
     mailbox.put("north", "first/a", b"two")
     assert mailbox.held("north") == held
     assert mailbox.take("north", "a", "north") == b"1"
-
-
-def test_the_same_key_of_two_senders_is_two_messages() -> None:
-    mailbox = begun()
-    mailbox.put("north", "first/a", b"n")
-    mailbox.put("south", "first/a", b"s")
-    assert mailbox.take("south", "a", "south") == b"s"
-    assert mailbox.take("north", "a", "north") == b"n"
 
 
 def test_who_waits_gets_the_message_when_it_comes(beside: Callable[..., Future[Any]]) -> None:
@@ -218,14 +210,3 @@ def test_silence_beyond_the_patience_is_an_error_that_names_the_sender_and_the_k
         mailbox.take("north", "a", "site north")
     assert not isinstance(caught.value, PeerLost)
     assert not mailbox.asked("north", "first/a")
-
-
-# ---- sizes -------------------------------------------------------------------------------------------------
-
-
-def test_a_message_of_the_largest_size_is_sent_and_one_byte_more_does_not() -> None:
-    check_size(b"x" * 10, "update", 10)
-    with pytest.raises(
-        ProcessError, match="update is a message of 11 bytes, more than the limit of 10 bytes"
-    ):
-        check_size(b"x" * 11, "update", 10)

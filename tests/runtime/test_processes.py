@@ -388,13 +388,3 @@ def test_a_participant_that_is_gone_is_an_error_for_who_waits_and_for_who_sends(
         link.recv(SERVER_INDEX, "key")
     with pytest.raises(ProcessError, match="the server closed its connection; this process was sending key"):
         link.send(SERVER_INDEX, "key", b"x")
-
-
-def test_a_silent_participant_is_an_error_after_the_patience(pair: tuple[Connection, Connection]) -> None:
-    link = PipeLink({0: pair[0]}, patience=0.01)
-    with pytest.raises(
-        ProcessError,
-        match=r"worker 0 sent nothing for 0\.01 s; this process was waiting "
-        "for key",
-    ):
-        link.recv(0, "key")

@@ -173,7 +173,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         (["fedavg"], {"seeds": ()}, "no seed"),
         (["fedavg"], {"seeds": (1, 1)}, "twice"),
         (["fedavg"], {"seeds": (-1,)}, "seed=-1"),
-        (["isolated"], {"settings": {"mu": 1}}, "no method of this comparison has a setting 'mu'"),
+        (["fedavg"], {"settings": {"hops": 1}}, "no method of this comparison has a setting 'hops'"),
         (["fedavg"], {"settings": {"mu": 1}}, "mu=1 cannot be used with rule=fedavg"),
         (["fedavg"], {"settings": {"fedprox.mu": 1}}, "fedprox is not in this comparison"),
         (["fedavg"], {"settings": {"fedavg.mu": 1}}, "mu=1 cannot be used with rule=fedavg"),

@@ -1,10 +1,11 @@
-"""A task is one object in one module: here node regression, which nothing else in the program knows. It is
+"""A task is one class in one module: here node regression, which nothing else in the program knows. It is
 run, scored, written down, predicted with and reported."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,13 +28,14 @@ from graphfed.methods.parts import GRAPH_PARTS
 from graphfed.plugins import load_plugin
 from graphfed.report.page import write_card, write_report
 from graphfed.tasks.base import TaskDefinition
-from graphfed.tasks.evaluation import Evaluation, Scored
+from graphfed.tasks.evaluation import Scored
+from graphfed.tasks.graphs import node_scores
 from graphfed.tasks.graphs.inputs import GraphInputs, check_features, load_graph, partition_graph
 from graphfed.tasks.graphs.kind import GRAPHS
-from graphfed.tasks.graphs.node_scores import NODES
-from graphfed.tasks.outcome import Outcome
+from graphfed.tasks.inputs import OnStage
 from graphfed.tasks.registry import TASKS
-from graphfed.tasks.run_config import RunConfig, no_stages
+from graphfed.tasks.run_config import RunConfig
+from graphfed.tasks.source import LoadedData
 
 # ---- the task ----------------------------------------------------------------------------------------------
 
@@ -48,20 +50,8 @@ class RegressionInputs(GraphInputs):
         for cohort, (rows, values) in predicted:
             yield pa.table({"target": cohort.y[rows].double().numpy(), "prediction": values[:, 0].numpy()})
 
-    def details(self, config: RunConfig, outcome: Outcome) -> dict[str, Any]:
-        return {}
-
     def metric_of_rounds(self, config: RunConfig) -> str:
         return "rmse"
-
-
-def load(
-    config: RunConfig, loaded: dict[Any, Any] | None = None, on_stage: Callable[[str], None] = no_stages
-) -> RegressionInputs:
-    graph = load_graph(config, loaded)
-    check_features(config, graph)
-    split = make_split(graph, config.split, config.split_seed)
-    return RegressionInputs(graph, split, partition_graph(config, graph, on_stage))
 
 
 def squared_errors(cohort: Cohort, values: Tensor, target: str) -> Tensor:
@@ -74,45 +64,58 @@ def scored(sums: Tensor) -> Scored:
     return Scored({"rmse": math.sqrt(sums[0] / sums[1])}, bool(sums.isnan().any()))
 
 
-def score(
-    fed: Federation, data: Located, values: Located, target: str, name: str, prepared: None, config: Any
-) -> tuple[None, Located]:
-    errors = fed.clients.run(squared_errors, data, values, target)
-    return None, fed.server.run(scored, fed.sum(errors, name=f"{name}_errors", grad=False))
+class NodeRegression(TaskDefinition[Located[Cohort], None]):
+    name = "node_regression"
+    predicted = "a number for every node"
+    scored = "nodes"
+    metric = "rmse"
+    metric_name = "RMSE"
+    error = True
+    output = "a number"
+    needs = ("features",)
+    data = GRAPHS
+    parts = GRAPH_PARTS
+    summed = ("training nodes", "validation nodes", "test nodes")
+    messages = MappingProxyType({"val_errors": "The summed squared errors of a client."})
+
+    def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> RegressionInputs:
+        graph = load_graph(config, loaded)
+        check_features(config, graph)
+        split = make_split(graph, config.split, config.split_seed)
+        return RegressionInputs(graph, split, partition_graph(config, graph, on_stage))
+
+    def prepare(self, fed: Federation, data: Located, task: Task, config: Any) -> None:
+        pass
+
+    def decides(self, config: Any, prepared: None) -> str:
+        return "rmse"
+
+    def score(
+        self,
+        fed: Federation,
+        data: Located,
+        outputs: Located,
+        target: str,
+        name: str,
+        prepared: None,
+        config: Any,
+    ) -> tuple[None, Located]:
+        errors = fed.clients.run(squared_errors, data, outputs, target)
+        return None, fed.server.run(scored, fed.sum(errors, name=f"{name}_errors", grad=False))
+
+    has_parts = staticmethod(node_scores.has_parts)
+
+    @staticmethod
+    def keep(cohort: Cohort, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        return cohort.rows("all"), outputs
+
+    @staticmethod
+    def of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
+        wanted = torch.isin(kept[0], cohort.rows(target))
+        return kept[1][wanted]
 
 
-def with_rows(cohort: Cohort, values: Tensor) -> tuple[Tensor, Tensor]:
-    return cohort.rows("all"), values
-
-
-def of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
-    wanted = torch.isin(kept[0], cohort.rows(target))
-    return kept[1][wanted]
-
-
-TASK = TaskDefinition(
-    name="node_regression",
-    predicted="a number for every node",
-    scored="nodes",
-    metric="rmse",
-    metric_name="RMSE",
-    error=True,
-    output="a number",
-    needs=("features",),
-    data=GRAPHS,
-    load=load,
-    evaluation=Evaluation(
-        decides=lambda config, prepared: "rmse",
-        messages={"val_errors": "The summed squared errors of a client."},
-        prepare=lambda fed, data, task, config: None,
-        parts=("training nodes", "validation nodes", "test nodes"),
-        has_parts=NODES.has_parts,
-        score=score,
-        keep=with_rows,
-        of_target=of_target,
-    ),
-    parts=GRAPH_PARTS,
-)
+TASK = NodeRegression()
 
 # ---- a method that can do it: the mean of all clients' targets -----------------------------------------
 

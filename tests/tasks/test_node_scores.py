@@ -17,7 +17,6 @@ from graphfed.methods.base import Task
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.evaluation import Scored
 from graphfed.tasks.graphs.node_scores import (
-    NODES,
     Selection,
     bins_of,
     headline_of,
@@ -25,6 +24,7 @@ from graphfed.tasks.graphs.node_scores import (
     scored,
     total,
 )
+from graphfed.tasks.node_classification import TASK as NODES
 
 
 def cohort_of(y: np.ndarray, num_classes: int, clients: int = 4) -> Cohort:

@@ -27,13 +27,12 @@ from graphfed.methods.registry import get_method
 from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 from graphfed.nn.edges import Edges
 from graphfed.tasks.evaluation import Scored
+from graphfed.tasks.forecasting import TASK as FORECASTS
 from graphfed.tasks.graphs.class_weights import agree_class_weights, balanced_weights
 from graphfed.tasks.graphs.link_scores import (
     BINS,
     CURVE,
-    LINKS,
     NOT_FINITE,
-    all_pairs,
     coded_pairs,
     every_score,
     first_blocks,
@@ -46,10 +45,9 @@ from graphfed.tasks.graphs.link_scores import (
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS
 from graphfed.tasks.graphs.ranking import codes
 from graphfed.tasks.headline import headline
-from graphfed.tasks.registry import get_task
+from graphfed.tasks.link_prediction import TASK as LINKS
 from graphfed.tasks.sensors.scores import (
     ERRORS,
-    FORECASTS,
     better_clients,
     metrics_of,
     no_errors,
@@ -253,7 +251,7 @@ def test_the_pairs_of_a_client_are_numbered_from_0_on() -> None:
 def test_the_kept_scores_of_all_pairs_hold_those_of_each_part() -> None:
     cohort = link_cohort()
     scores = torch.arange(len(cohort.pairs("all")))
-    kept = all_pairs(cohort, scores)
+    kept = LINKS.keep(cohort, scores)
     assert kept[0].tolist() == scores.tolist()
     for target in ("val", "test"):
         assert LINKS.of_target(cohort, kept, target).tolist() == cohort.pairs(target).tolist()
@@ -492,7 +490,8 @@ def test_class_weights_are_agreed_on_for_node_classification_where_they_are_aske
     fed = Federation([(0, 1, 2)])
     data = node_cohort(fed)
     assert agree_class_weights(fed, data, Task(1, 3), FEDAVG.configure({})) is data
-    assert get_task(LINK_PREDICTION).agree is None
+    balanced = FEDAVG.configure({"class_weights": "balanced"})
+    assert LINKS.agree(fed, data, link_task(), balanced) is data
     assert fed.ledger.entries == []
 
 

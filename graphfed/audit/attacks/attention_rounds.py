@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun
-from graphfed.audit.transcript import ObservedTransfer, dense_rows
+from graphfed.audit.scoring import count_remote_pairs, largest_errors, rows_of, sample, spread
+from graphfed.audit.transcript import ObservedTransfer, features_of
 from graphfed.crypto.sharing import decode
 from graphfed.data.seeding import generator
 from graphfed.federation.cohort import Cohort
@@ -77,7 +78,6 @@ class Layer:
         return rows
 
     def select(self, rows: Tensor) -> "Layer":
-        """Select rows."""
         return Layer(self.weight[rows], self.source[rows], self.target[rows], self.heads)
 
 
@@ -86,10 +86,8 @@ class Received:
     """What clients receive in the first layer, in T passes with different weights.
 
     Attributes:
-        cohort: The data of all clients.
-        layer: The weights.
-        pairs: The pairs of a client and a node of another client whose edges they know.
-        scored: The pairs whose scores are sent.
+        pairs: The number of pairs of a client and a node of another client whose edges they know.
+        scored: The number of pairs whose scores are sent.
         nodes: The row of the node of each attacked pair, [S].
         scores: Its scores, [T * heads, S].
         groups: The numbers of sums over 1 to MEMBERS members.
@@ -114,19 +112,16 @@ class Received:
 
     def features(self, rows: Any) -> Tensor:
         """Return the true features of rows, [n, d]."""
-        assert self.cohort.x is not None
-        return dense_rows(self.cohort.x, np.asarray(rows))
+        return features_of(self.cohort, np.asarray(rows))
 
 
 # ---- recording ---------------------------------------------------------------------------------------------
 
 
 class _FirstLayer:
-    """Keeps the first layer's weights, scores and sums of every pass whose weights are new (`Keep`).
+    """Keeps some rows of the first layer's scores and sums, and its weights, of every pass with new weights.
 
-    Args:
-        rows: The rows that are kept of each transfer.
-        dropout: Whether training uses dropout; its passes are left out.
+    With dropout the passes of training are left out.
     """
 
     def __init__(self, rows: dict[str, Tensor], dropout: bool) -> None:
@@ -168,7 +163,7 @@ def _receive(audited: AuditedRun) -> Received:
     drawn = generator(0, "audit/attention_sums")
     totals = prepared.sums.masks is not None
 
-    pairs = np.sort(drawn.permutation(len(targets.wanted.ids))[:PAIRS])
+    pairs = sample(drawn, len(targets.wanted.ids), PAIRS)
     by_size: dict[int, list[tuple[list[int], int, list[int]]]] = defaultdict(list)
     for parts, target, members in sums_received(cohort, targets, totals):
         if len(members) <= MEMBERS:
@@ -176,7 +171,10 @@ def _receive(audited: AuditedRun) -> Received:
     d = int(cohort.num_features)
     heads = config.network.attention_heads[0]
     per_pass = heads * ((config.network.hidden if config.network.layers > 1 else task.num_classes) + 1)
-    attacked = {m: _some(groups, _most(m, d, per_pass), drawn) for m, groups in sorted(by_size.items())}
+    attacked = {
+        m: [groups[at] for at in sample(drawn, len(groups), _most(m, d, per_pass))]
+        for m, groups in sorted(by_size.items())
+    }
     chosen = [group for groups in attacked.values() for group in groups]
     places = torch.tensor([part for parts, _, _ in chosen for part in parts], dtype=torch.int64)
     group = torch.tensor([g for g, (parts, _, _) in enumerate(chosen) for _ in parts], dtype=torch.int64)
@@ -204,13 +202,12 @@ def _receive(audited: AuditedRun) -> Received:
     # From [G, T * heads * (H + 1)].
     of_groups = torch.cat(sums, 1).view(len(chosen), rows_of_layer, width).permute(1, 2, 0)
     ends = np.cumsum([0, *(len(groups) for groups in attacked.values())])
-    node = _row_of(cohort, targets.wanted.ids)[pairs]
     return Received(
         cohort=cohort,
         layer=layer,
-        pairs=len(set(zip(cohort.client[cohort.cross_row].tolist(), cohort.cross_id.tolist(), strict=True))),
+        pairs=count_remote_pairs(cohort),
         scored=len(targets.wanted.ids),
-        nodes=node,
+        nodes=rows_of(cohort, targets.wanted.ids).cpu().numpy()[pairs],
         scores=torch.cat(scores),
         groups={m: len(groups) for m, groups in sorted(by_size.items())},
         members={m: [(target, members) for _, target, members in groups] for m, groups in attacked.items()},
@@ -221,14 +218,9 @@ def _receive(audited: AuditedRun) -> Received:
 def sums_received(
     cohort: Cohort, targets: Targets, totals: bool
 ) -> Iterator[tuple[list[int], int, set[int]]]:
-    """List the sums that clients read.
+    """Yield, for each sum that clients read, its parts, its target's row and its members' rows.
 
-    Args:
-        targets: The targets that they ask for parts of.
-        totals: Whether they read totals over the other clients.
-
-    Yields:
-        For each sum its parts, its target's row and its members' rows.
+    With `totals` they read totals over the other clients.
     """
     parts: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, (row, owner) in enumerate(
@@ -236,18 +228,12 @@ def sums_received(
     ):
         parts[row, -1 if totals else owner].append(place)
     members: dict[tuple[int, int], set[int]] = defaultdict(set)
-    neighbours = _row_of(cohort, cohort.cross_id).tolist()
+    neighbours = rows_of(cohort, cohort.cross_id).tolist()
     edges = zip(cohort.cross_row.tolist(), cohort.cross_client.tolist(), neighbours, strict=True)
     for row, owner, neighbour in edges:
         members[row, -1 if totals else owner].add(neighbour)
     for key, places in parts.items():
         yield places, key[0], members[key]
-
-
-def _row_of(cohort: Cohort, ids: Tensor) -> np.ndarray:
-    known, order = torch.sort(cohort.id)
-    rows: np.ndarray = order[torch.searchsorted(known, ids)].cpu().numpy()
-    return rows
 
 
 def _most(members: int, d: int, per_pass: int) -> int:
@@ -257,10 +243,6 @@ def _most(members: int, d: int, per_pass: int) -> int:
     unknowns = members * d
     each = STARTS * ITERATIONS * max(EQUATIONS * unknowns, PASSES * per_pass) * unknowns**2
     return min(GROUPS, int(WORK / each))
-
-
-def _some(groups: list[Any], most: int, drawn: np.random.Generator) -> list[Any]:
-    return [groups[at] for at in sorted(drawn.permutation(len(groups))[:most].tolist())]
 
 
 def _layer(passes: list[dict[str, Tensor]]) -> Layer:
@@ -280,15 +262,11 @@ def _layer(passes: list[dict[str, Tensor]]) -> Layer:
 
 @dataclass(frozen=True)
 class FromScores:
-    """The features that clients compute from scores.
+    """The features that clients compute from scores: of `recovered` of the attacked pairs.
 
-    Attributes:
-        attacked: Pairs of a client and a node of another client that were attacked.
-        recovered: Pairs whose features are all computed.
-        rank: How many of them are independent.
-        features: d.
-        sparse: Whether the solution with the smallest sum was searched for.
-        largest_error: The largest error of recovered features, relative to the node's largest feature.
+    `rank` of the equations are independent, for d `features`. With `sparse` the solution with the smallest
+    sum was searched for. `largest_error` is that of recovered features, relative to the node's largest
+    feature.
     """
 
     attacked: int
@@ -310,11 +288,12 @@ def attack_scores(received: Received) -> FromScores:
     sparse = rank < d and bool((own >= 0).all()) and float((own != 0).double().mean()) <= SPARSE
     if sparse:
         nodes = nodes[:SPARSE_PAIRS]
+        # Multiplying by u keeps the equations and drops those that are combinations of others.
         independent, sides = s[:rank, None] * vh[:rank], u[:, :rank].T @ scores[:, : len(nodes)]
         found = torch.stack([_sparse(independent, side) for side in sides.T])
     else:
         found = ((scores.T @ u[:, :rank]) / s[:rank]) @ vh[:rank]
-    errors = relative_errors(found, received.features(nodes))
+    errors = largest_errors(found, received.features(nodes))
     close = errors[errors <= TOLERANCE]
     worst = float(close.max()) if len(close) else 0.0
     return FromScores(len(nodes), len(close), len(matrix), rank, d, sparse, worst)
@@ -328,16 +307,11 @@ def _sparse(matrix: Tensor, scores: Tensor) -> Tensor:
     weight = 1e-3 * float(matrix.square().mean().sqrt())
     a, b = matrix.numpy(), scores.numpy()
     x, _ = nnls(np.vstack([a, np.full(a.shape[1], weight)]), np.append(b, 0.0), maxiter=10 * a.shape[1])
+    # The weighted sum biases the entries, so those that are not 0 are solved for without it.
     there = np.flatnonzero(x > 1e-2 * x.max(initial=0.0))
     x = np.zeros_like(x)
     x[there] = np.linalg.lstsq(a[:, there], b, rcond=None)[0]
     return torch.from_numpy(x)
-
-
-def relative_errors(found: Tensor, truth: Tensor) -> Tensor:
-    """Return the largest error of each row, relative to its largest number, [n]."""
-    errors: Tensor = (found - truth).abs().amax(1) / truth.abs().amax(1).clamp(min=1e-30)
-    return errors
 
 
 # ---- from sums ---------------------------------------------------------------------------------------------
@@ -345,15 +319,10 @@ def relative_errors(found: Tensor, truth: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FromSums:
-    """The features that clients compute from sums over one number of members.
+    """The features that clients compute from sums over `members` nodes: from `recovered` of the `attacked`.
 
-    Attributes:
-        members: The number of members of each sum.
-        sums: How many such sums clients receive.
-        attacked: How many of them were attacked.
-        recovered: How many gave the features of all members.
-        unknowns: Features of all members.
-        largest_error: The largest error of recovered features, relative to the node's largest feature.
+    `unknowns` are the features of all members. `largest_error` is that of recovered features, relative to the
+    node's largest feature.
     """
 
     members: int
@@ -366,21 +335,16 @@ class FromSums:
 
 
 def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
-    """Solve sums over 1 to MEMBERS members for the features of the members.
-
-    Args:
-        audited: The finished run, which shows progress.
-
-    Returns:
-        What they find, for each number of members.
-    """
+    """Solve sums over 1 to MEMBERS members for the features of the members."""
     found = []
     for m, groups in received.members.items():
         d, equations = received.layer.source.shape[1], received.layer.weight.shape[:2].numel()
+        # The quotients of a single member use up the equation of the sum of weights.
         per_pass = equations // received.passes + (m > 1) * received.layer.heads
+        # Fewer equations than this leave several solutions, and more of them take time without need.
         needed = max(PASSES, -(-EQUATIONS * m * d // per_pass))
-        passes = np.unique(np.linspace(0, received.passes - 1, min(needed, received.passes)).astype(int))
-        at = received.layer.rows(passes)
+        passes = spread(range(received.passes), needed)
+        at = received.layer.rows(np.array(passes))
         layer = received.layer.select(at)
         tried, errors = 0, []
         if len(groups) and len(passes) * per_pass >= m * d:
@@ -410,38 +374,27 @@ def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
 
 
 def group_means(sums: Tensor, layer: Layer) -> Tensor:
-    """Solve the quotients of sums for features: those of a single member, or about the mean of several.
-
-    Args:
-        sums: The sums of G groups, [P, H + 1, G].
-
-    Returns:
-        Features, [G, d].
-    """
+    """Solve the quotients of sums [P, H + 1, G] for features [G, d]: of one member, or about the mean."""
     quotients = (sums[:, :-1] / sums[:, -1:]).flatten(0, 1)
     means: Tensor = torch.linalg.lstsq(layer.weight.flatten(0, 1), quotients, driver="gelsd").solution.T
     return means
 
 
 def solve_group(sums: Tensor, layer: Layer, target: Tensor, mean: Tensor, members: int) -> Tensor:
-    """Solve the sums over the members of a group for their features.
+    """Solve the sums [P, H + 1] over the members of a group for their features, [m, d], in no order.
 
-    Args:
-        sums: The sums, [P, H + 1].
-        target: The scores of the sums' target, [P].
-        mean: About the mean of the members' features, [d], near which the starts are.
-        members: m, their number.
-
-    Returns:
-        The features of the members in no order, [m, d].
+    `target` [P] are the scores of the sums' target, and the starts are near `mean` [d], about the mean of the
+    members' features.
     """
     draw = torch.Generator().manual_seed(0)
+    # The members are exchangeable, so starts at their mean itself would never separate them.
     best, least = mean.expand(members, -1), torch.inf
     for start in range(1, STARTS + 1):
         away = torch.randn(members, len(mean), generator=draw, dtype=mean.dtype)
         x, cost = _levenberg_marquardt(mean + 0.3 * start * mean.std() * away, sums, layer, target)
         if cost < least:
             best, least = x, cost
+        # The equations are fulfilled, so another start cannot find more.
         if least <= 1e-10 * float(sums.square().sum()):
             break
     return best
@@ -457,6 +410,7 @@ def _levenberg_marquardt(x: Tensor, sums: Tensor, layer: Layer, target: Tensor) 
         while True:
             damped = normal.clone()
             damped.diagonal().add_(damping * scale)
+            # A matrix that is not positive definite is a reason for more damping, and not an error.
             factor, fault = torch.linalg.cholesky_ex(damped)
             step = torch.cholesky_solve(gradient[:, None], factor).view_as(x)
             tried, better = x + step, torch.inf
@@ -496,5 +450,5 @@ def _matched(found: Tensor, truth: Tensor) -> float:
     """Match found features [m, d] with those of the members, and return the largest relative error."""
     from scipy.optimize import linear_sum_assignment
 
-    errors = torch.stack([relative_errors(each.expand_as(truth), truth) for each in found]).numpy()
+    errors = torch.stack([largest_errors(each.expand_as(truth), truth) for each in found]).numpy()
     return float(errors[linear_sum_assignment(errors)].max())

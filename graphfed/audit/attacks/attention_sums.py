@@ -20,6 +20,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from graphfed.audit.attacks.attention_rounds import (
@@ -31,8 +32,9 @@ from graphfed.audit.attacks.attention_rounds import (
 )
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.rerun import Rerun
+from graphfed.audit.scoring import NO_NEIGHBOUR, cosines, count_remote_pairs
 from graphfed.federation.cohort import Cohort
-from graphfed.methods.attention_sums.attention import transform
+from graphfed.methods.attention_sums.attention import SLOPE, transform
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
 from graphfed.methods.attention_sums.method import Prepared, parts_of
 from graphfed.methods.attention_sums.neighbour_sums import Targets
@@ -67,12 +69,7 @@ class Found:
 
 @dataclass
 class Group:
-    """The sums of a group, without the terms of members that are known.
-
-    Attributes:
-        members: The rows of the members that are not known.
-        sums: [heads, H + 1].
-    """
+    """The sums [heads, H + 1] of a group, without the terms of members that are known."""
 
     target: int
     members: set[int]
@@ -102,8 +99,8 @@ def attack_one_round(again: Rerun) -> Found:
     return _compare(cohort, groups, known, by_head, layer["layers.0.weight"])
 
 
-def _by_head(z: Tensor, heads: int) -> np.ndarray:
-    array: np.ndarray = z.detach().double().numpy().reshape(len(z), heads, -1)
+def _by_head(numbers: Tensor, heads: int) -> np.ndarray:
+    array: np.ndarray = numbers.detach().double().numpy().reshape(len(numbers), heads, -1)
     return array
 
 
@@ -111,8 +108,7 @@ def _groups(
     cohort: Cohort, targets: Targets, received: Tensor, totals: bool, heads: int
 ) -> dict[int, list[Group]]:
     """List the groups whose sums each client receives, by the index of the client."""
-    sums = received.detach().double().numpy()
-    sums = sums.reshape(len(sums), heads, -1)
+    sums = _by_head(received, heads)
     found: dict[int, list[Group]] = defaultdict(list)
     client = cohort.client.tolist()
     for parts, target, members in sums_received(cohort, targets, totals):
@@ -127,8 +123,7 @@ def _peel(
 ) -> dict[tuple[int, int], tuple[np.ndarray, bool]]:
     """Compute W h_j of single members, and subtract their terms from the other groups of the client.
 
-    Returns:
-        By client and row of j: W h_j [heads, H], and whether no term had to be subtracted for it.
+    Returns, by client and row of j, W h_j [heads, H] and whether no term had to be subtracted for it.
     """
     known: dict[tuple[int, int], tuple[np.ndarray, bool]] = {}
     for client, own in groups.items():
@@ -136,6 +131,7 @@ def _peel(
         for group in own:
             for member in group.members:
                 containing[member].append(group)
+        # By identity, because groups change as terms are subtracted.
         whole = {id(group) for group in own if len(group.members) == 1}
         single = [group for group in own if len(group.members) == 1]
         while single:
@@ -157,7 +153,7 @@ def _peel(
 
 
 def _leaky(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, 0.2 * x)
+    return np.where(x > 0, x, SLOPE * x)
 
 
 def _compare(
@@ -167,7 +163,6 @@ def _compare(
     truth: np.ndarray,
     weight: np.ndarray,
 ) -> Found:
-    """Compare what clients compute with the truth."""
     alone = recovered = 0
     worst = 0.0
     for (_, row), (z, whole) in known.items():
@@ -181,32 +176,34 @@ def _compare(
             for member in group.members:
                 if (client, member) not in known:
                     guesses[client, member] = (group.sums[:, :-1] / group.sums[:, -1:]).ravel()
-    similar = [_cosine(guess, truth[row].ravel()) for (_, row), guess in guesses.items()]
-    without = [_cosine(own[client], truth[row].ravel()) for client, row in guesses]
-    neighbours = len(
-        set(zip(cohort.client[cohort.cross_row].tolist(), cohort.cross_id.tolist(), strict=True))
-    )
+    similar = _mean_cosine(guesses, truth)
+    without = _mean_cosine({key: own[key[0]] for key in guesses}, truth)
+    # W h gives h only if no two features have the same product.
     determined = np.linalg.matrix_rank(weight) == len(weight)
     return Found(
-        neighbours=neighbours,
+        neighbours=count_remote_pairs(cohort),
         alone=alone,
         recovered=recovered,
         features=recovered if determined else 0,
-        similarity=float(np.mean(similar)) if similar else float("nan"),
-        no_signal=float(np.mean(without)) if without else float("nan"),
+        similarity=similar,
+        no_signal=without,
         largest_error=worst,
     )
 
 
-def _cosine(one: np.ndarray, two: np.ndarray) -> float:
-    return float(one @ two / max(np.linalg.norm(one) * np.linalg.norm(two), 1e-30))
+def _mean_cosine(guesses: dict[tuple[int, int], np.ndarray], truth: np.ndarray) -> float:
+    """Return the mean cosine of guesses for nodes, by client and row, with the truth; nan without guesses."""
+    if not guesses:
+        return float("nan")
+    rows = [row for _, row in guesses]
+    found = torch.from_numpy(np.stack([*guesses.values()]))
+    return float(cosines(found, torch.from_numpy(truth[rows]).flatten(1)).mean())
 
 
 # ---- the checks --------------------------------------------------------------------------------------------
 
 #: What an attacker without these messages knows.
 BASELINE = "none: without these messages a client has no features of other clients' nodes"
-NO_NEIGHBOURS = "no leak: no node has a neighbour at another client"
 
 
 def run_scores(audited: AuditedRun) -> Finding:
@@ -257,14 +254,13 @@ def run(audited: AuditedRun) -> Finding:
     sizes = [] if received is None else attack_sums(received, audited)
     solved = [each for each in sizes if each.recovered]
     fraction = found.recovered / found.neighbours if found.neighbours else 0.0
-    groups = (
-        ""
-        if np.isnan(found.similarity)
-        else (
+    groups, similarity = "", {}
+    if not np.isnan(found.similarity):
+        similarity = {"similarity": found.similarity, "similarity_without": found.no_signal}
+        groups = (
             f"; the guesses for others in groups have cosine similarity {found.similarity:.2f} (the mean of "
             f"the client's own nodes: {found.no_signal:.2f})"
         )
-    )
     rounds = ""
     if received is not None:
         rounds = f". From {received.passes} rounds and evaluations: " + ("; ".join(map(described, sizes)))
@@ -288,7 +284,7 @@ def run(audited: AuditedRun) -> Finding:
     elif found.neighbours:
         verdict = "no leak found in sums by these attacks, which does not prove that there is none"
     else:
-        verdict = NO_NEIGHBOURS
+        verdict = f"no leak: {NO_NEIGHBOUR}"
     return Finding(
         result=f"from the sums of the first layer in one round, clients compute W h of {found.recovered} of "
         f"{found.neighbours} neighbours at other clients ({100 * fraction:.1f} %), {found.alone} of them "
@@ -304,11 +300,7 @@ def run(audited: AuditedRun) -> Finding:
             "recovered": found.recovered,
             "features": found.features,
             "largest_error": found.largest_error,
-            **(
-                {}
-                if np.isnan(found.similarity)
-                else {"similarity": found.similarity, "similarity_without": found.no_signal}
-            ),
+            **similarity,
             "rounds": [asdict(each) for each in sizes],
         },
     )

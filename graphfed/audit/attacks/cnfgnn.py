@@ -33,24 +33,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.audit.attacks.least_squares import gauss_newton
+from graphfed.audit.attacks.least_squares import gauss_newton, ridge
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import UNPROVEN, explained, not_measured
 from graphfed.data.seeding import generator
 from graphfed.data.sensors.series import Sensors
 from graphfed.federation.series import make_series, windows
 from graphfed.files import read_tensors
 from graphfed.methods.cnfgnn.config import CNFGNNConfig, epsilon_of
 from graphfed.methods.cnfgnn.steps import wire_of
-from graphfed.methods.common.forecasting import (
-    PART,
-    Batch,
-    Standardised,
-    Weights,
-    batch_of,
-    encode,
-    parts_of,
-    standardise,
-)
+from graphfed.methods.common import forecasting
+from graphfed.methods.common.forecasting import Batch, Standardised, Weights, batch_of, encode
 from graphfed.methods.tasks import FORECASTING
 from graphfed.tasks.sensors.inputs import SensorInputs
 
@@ -109,6 +102,7 @@ def reconstruct(
 
     strength = min(RIDGES, key=error)
     found, fitted = (_regressed(hidden, readings, seen, strength) for seen in (others, hidden))
+    # Places in a window that are estimated with a smaller error count more.
     weight = 1 / (fitted - readings).square().mean((0, 1)).clamp(min=1e-12)
     places = starts[:, None] + torch.arange(readings.shape[-1])
     steps = torch.from_numpy(np.unique(places.numpy()))
@@ -121,12 +115,8 @@ def reconstruct(
 
 def _regressed(x: Tensor, y: Tensor, seen: Tensor, strength: float) -> Tensor:
     """Predict [S, W, m] from `seen` [S, W, H] by a ridge regression from x [G, W, H] to y [G, W, m]."""
-    x, y = x.flatten(0, 1), y.flatten(0, 1)
-    middle, mean = x.mean(0), y.mean(0)
-    spread = (x - middle).T @ (x - middle)
-    spread.diagonal().add_(strength * spread.diagonal().mean().clamp(min=1e-12))
-    matrix: Tensor = torch.linalg.solve(spread, (x - middle).T @ (y - mean))
-    return mean + (seen - middle) @ matrix
+    found = ridge(x.flatten(0, 1), y.flatten(0, 1), seen.flatten(0, 1), strength)
+    return found.view(*seen.shape[:2], -1)
 
 
 def _by_step(estimates: Tensor, weight: Tensor, starts: Tensor, steps: Tensor) -> Tensor:
@@ -140,16 +130,9 @@ def _by_step(estimates: Tensor, weight: Tensor, starts: Tensor, steps: Tensor) -
 
 
 def solve_windows(weights: Weights, batch: Batch, received: Tensor, start: Tensor) -> Tensor:
-    """Solve the equations of encodings for the readings of their windows.
+    """Solve the equations of encodings [W, H] float64 for the readings of their windows, from `start` [W, m].
 
-    Args:
-        weights: The weights of the encoder, which the server knows.
-        batch: One series' windows, for their covariates; the readings in it are not used.
-        received: The encodings of the windows, [W, H] float64.
-        start: First estimates of their readings, [W, m].
-
-    Returns:
-        The readings, [W, m].
+    `batch` has one series' windows, for their covariates; the readings in it are not used.
     """
     exact = {name: w.double().cpu() for name, w in weights.items()}
     covariates = batch.x[0, ..., 1:].double().cpu()
@@ -191,7 +174,7 @@ def encodings(
     """
     read, hidden = [], []
     with torch.no_grad():
-        for part in parts_of(len(starts), PART):
+        for part in forecasting.parts_of(len(starts), forecasting.PART):
             batch = batch_of(data, starts[part])
             read.append(batch.x[..., 0])
             hidden.append(encode(weights, batch))
@@ -212,6 +195,7 @@ def drawn_series(like: Standardised) -> Standardised:
 
     steps = like.value.shape[1]
     noise = generator(0, "audit/cnfgnn_inputs").standard_normal((DRAWN, steps))
+    # With this the series has the same variance at every step.
     noise[:, 1:] *= (1 - PERSISTENCE**2) ** 0.5
     drawn = lfilter([1.0], [1.0, -PERSISTENCE], noise, axis=1)
     series = torch.from_numpy((drawn - drawn.mean()) / drawn.std()).to(like.value)
@@ -223,7 +207,7 @@ def standardised(
 ) -> Standardised:
     """Standardise the series of some sensors, ascending, as they encode them."""
     series = make_series(inputs.sensors, inputs.split, sensors.tolist(), device=device)
-    return standardise(series, torch.ones(len(sensors), dtype=torch.bool), scaler, config)
+    return forecasting.standardise(series, torch.ones(len(sensors), dtype=torch.bool), scaler, config)
 
 
 # ---- the finding -------------------------------------------------------------------------------------------
@@ -231,12 +215,7 @@ def standardised(
 
 @dataclass(frozen=True)
 class Score:
-    """How well readings are estimated.
-
-    Attributes:
-        share: The fraction of the readings' variance that the estimates explain, at least 0.
-        error: The median absolute error, in the unit of the readings.
-    """
+    """How much of the readings' variance estimates explain, 0 to 1, and their median absolute error."""
 
     share: float
     error: float
@@ -247,9 +226,8 @@ class Score:
 
 def score(found: Tensor, truth: Tensor, there: Tensor, unit: float) -> Score:
     """Compare estimates with the truth where `there`; unit: the common scale in the unit of the readings."""
-    error, x = (found - truth)[there], truth[there]
-    explained = 1 - float(error.square().sum() / (x - x.mean()).square().sum().clamp(min=1e-30))
-    return Score(max(0.0, explained), unit * float(error.abs().median()))
+    x, estimates = truth[there], found[there]
+    return Score(explained(estimates, x, x.mean()), unit * float((estimates - x).abs().median()))
 
 
 def run(audited: AuditedRun) -> Finding:
@@ -262,19 +240,19 @@ def run(audited: AuditedRun) -> Finding:
     attacked = np.sort(drawn[len(helpers) :][:SENSORS])
     if not len(attacked):
         few = f"of {len(drawn)} sensors, {HELPERS} collude with the server, and no other is left to attack"
-        return Finding(few, "-", "not measured", None)
+        return not_measured(few)
 
     weights, scaler = model_of(audited)
 
     def weights_of(sensors: np.ndarray) -> Weights:
-        return (
-            weights if shared_weights else {name: w[torch.from_numpy(sensors)] for name, w in weights.items()}
-        )
+        rows = slice(None) if shared_weights else torch.from_numpy(sensors)
+        return {name: w[rows] for name, w in weights.items()}
 
     data = standardised(inputs, attacked, scaler, config, device)
     starts = data.starts("train")[:WINDOWS]
     releases = 1 if config.encodings.clip is None else min(RELEASES, audited.result.rounds)
     truth, others = encodings(weights_of(attacked), data, starts, config, releases)
+    # A server that knows the weights encodes series of its own; otherwise it has those of helpers.
     helping = drawn_series(data) if shared_weights else standardised(inputs, helpers, scaler, config, device)
     readings, hidden = encodings(weights_of(helpers), helping, starts, config, releases)
     known, starts = helping.value.double().cpu(), starts.cpu()
@@ -284,15 +262,19 @@ def run(audited: AuditedRun) -> Finding:
     there = torch.from_numpy(~inputs.sensors.missing[:, attacked].T)
     in_window, there = windows(there, starts, 0, config.windows.lags), there[:, steps]
     series = data.value.double().cpu()[:, steps]
+    # Without encodings the guess is the mean of all readings, 0 on the common scale, or that of the colluding
+    # sensors at that time.
+    guess = torch.zeros_like(known[0]) if shared_weights else known.mean(0)
     scores = {
         "readings": score(found.readings, series, there, unit),
         "last_of_window": score(found.windows[..., -1], truth[..., -1], in_window[..., -1], unit),
         "all_of_window": score(found.windows, truth, in_window, unit),
-        "guess": score(guessed(known, shared_weights)[:, steps].expand_as(series), series, there, unit),
+        "guess": score(guess[steps].expand_as(series), series, there, unit),
         "neighbour": score(neighbours(inputs, attacked, scaler)[:, steps], series, there, unit),
     }
     solved = None
     if shared_weights and config.encodings.clip is None and config.encodings.hidden_bits == 32:
+        # Rounded or noised encodings fulfil no equation, and unknown weights give none.
         starts = starts.to(data.value.device)
         solved = exact_readings(weights, data, starts, others, found.windows, truth)
     return finding(config, inputs.sensors, helpers, len(attacked), releases, scores, solved)
@@ -308,12 +290,11 @@ def exact_readings(
     """
     count = max(1, SOLVED // len(received))
     batch = batch_of(data, starts[:count])
-    found = torch.stack(
-        [
-            solve_windows(weights, batch.of(slice(k, k + 1)), received[k, :count], start[k, :count])
-            for k in range(len(received))
-        ]
+    solved = (
+        solve_windows(weights, batch.of(slice(k, k + 1)), received[k, :count], start[k, :count])
+        for k in range(len(received))
     )
+    found = torch.stack([*solved])
     right = ((found - truth[:, :count]).abs() <= EXACT).double()
     return {
         "windows": right[..., 0].numel(),
@@ -334,15 +315,6 @@ def model_of(audited: AuditedRun) -> tuple[dict[str, Tensor], dict[str, Tensor]]
         for prefix in ("weights.", "scaler.")
     )
     return weights, scaler
-
-
-def guessed(known: Tensor, shared_weights: bool) -> Tensor:
-    """Estimate readings without encodings, [1, T]; known [G, T]: the known series.
-
-    With shared weights the estimate is the mean of all readings, 0 on the common scale. Otherwise it is the
-    mean of the colluding sensors' readings at that time.
-    """
-    return torch.zeros_like(known[:1]) if shared_weights else known.mean(0, keepdim=True)
 
 
 def neighbours(inputs: SensorInputs, sensors: np.ndarray, scaler: Weights) -> Tensor:
@@ -369,7 +341,6 @@ def finding(
     scores: dict[str, Score],
     solved: dict[str, float] | None,
 ) -> Finding:
-    """Describe the scores."""
     attacker = "the server alone"
     if len(helpers):
         attacker = f"the server, with sensors {' and '.join(sensors.ids[k] for k in helpers)} colluding,"
@@ -390,7 +361,7 @@ def finding(
     elif leaks:
         verdict = "leaks in part: the server reconstructs some of the readings' variance from encodings"
     else:
-        verdict = "no leak found by this attack, which does not prove that there is none"
+        verdict = UNPROVEN
     if leaks and best <= scores["guess"].share:
         verdict += ", but not more than it learns from the colluding sensors' own readings"
     noise, epsilon = "", None

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import NO_NEIGHBOUR, sample
 from graphfed.audit.transcript import dense_rows
 from graphfed.federation.route import RouteTable
 from graphfed.methods.fedgat import method as fedgat
@@ -107,27 +108,13 @@ def message_of(pooled: Pooled, rows: Tensor, form: str, degree: int, seed: int) 
 
 
 def by_keys(message: Message) -> Tensor:
-    """Read the features from the rows of K2, in the vector form.
-
-    Args:
-        message: The messages of n nodes.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
-    """
+    """Read the neighbours' features, [n, B, F] in any order, from the rows of K2 (vector form)."""
     n, slots, width = message.sums.shape
     return message.sums[message.keys == 1].view(n, slots // 2, width)
 
 
 def by_decoders(message: Message) -> Tensor:
-    """Compute the features without K2, as M2 times the diagonal of R_1, in the vector form.
-
-    Args:
-        message: The messages of n nodes.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
-    """
+    """Compute the features without K2, as M2 times the diagonal of R_1 (vector form)."""
     assert message.decoders is not None
     n, slots, width = message.scores.shape
     scaled = message.scores * message.decoders[..., 1].diagonal(dim1=1, dim2=2)[..., None]
@@ -135,15 +122,10 @@ def by_decoders(message: Message) -> Tensor:
 
 
 def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
-    """Compute the features as eigenvalues of every M2(s), in the matrix form.
+    """Compute the features as eigenvalues of every M2(s) (matrix form).
 
-    Args:
-        message: The messages of n nodes.
-        draws: The number of random combinations. For each node the one is used whose eigenvectors best
-            diagonalise a further combination.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
+    Of `draws` random combinations, for each node the one is used whose eigenvectors best diagonalise a
+    further combination.
     """
     slots, width = message.scores.shape[2:]
     # The combinations, [draws + 1, n, 2 B, 2 B]; the last one compares the others.
@@ -152,6 +134,7 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
     best: tuple[Tensor, Tensor, Tensor] | None = None
     for matrix in mixed:
         values, vectors = torch.linalg.eig(matrix)
+        # There are twice as many slots as neighbours; the other eigenvalues are 0.
         largest = values.abs().argsort(1, descending=True)[:, : slots // 2]
         vectors = vectors.gather(2, largest[:, None].expand(-1, slots, -1))  # [n, 2 B, B]
         dual = torch.linalg.pinv(vectors)
@@ -174,15 +157,10 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
 
 
 def by_moments(message: Message, draws: int = 16) -> Tensor:
-    """Compute the features from power sums, in either form.
+    """Compute the features from power sums (either form); B is at most the degree p of the decoders.
 
-    Args:
-        message: The messages of n nodes; B is at most the degree p of the decoders.
-        draws: The number of random b2. For each node the features are used that agree best with the scores
-            that they were computed from, x_j = b2 . h_j.
-
-    Returns:
-        The neighbours' features, in any order, [n, B, F].
+    Of `draws` random b2, for each node the features are used that agree best with the scores that they were
+    computed from, x_j = b2 . h_j.
     """
     best: tuple[Tensor, Tensor] | None = None
     for seed in range(draws):
@@ -263,14 +241,9 @@ def _draw(seed: int, count: int) -> Tensor:
 
 
 def errors(found: Tensor, truth: Tensor) -> Tensor:
-    """Compare each neighbour's features with the nearest features that were found.
+    """Compare each neighbour's features [n, B, F] with the nearest found ones, which are in any order.
 
-    Args:
-        found: The features found, in any order, [n, B, F].
-        truth: The features, [n, B, F].
-
-    Returns:
-        The largest difference of a feature, relative to the largest feature of the neighbourhood, [n, B].
+    Returns the largest difference of a feature, relative to the largest feature of the neighbourhood, [n, B].
     """
     found, truth = found.double(), truth.double()
     nearest = torch.cdist(truth, found).argmin(2)
@@ -280,23 +253,21 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def attacked(pooled: Pooled, nodes: RouteTable, form: str, degree: int, seed: int) -> Iterator[Attacked]:
-    """Attack the messages of all nodes that have a neighbour at another client.
+    """Attack the messages of all nodes that have a neighbour at another client, equally large ones at a time.
 
-    Args:
-        form: The form of the message. In the matrix form at most MOST nodes are attacked.
-
-    Yields:
-        The features found, for nodes with equally many neighbours at a time.
+    In the matrix form at most MOST nodes are attacked.
     """
     neighbourhoods = pooled.neighbourhoods
     client = torch.empty_like(nodes.client).index_copy(0, nodes.index, nodes.client)
+    # The vector form shows the features directly, in the rows of K2.
     attack = by_eigenvectors if form == "matrix" else by_keys
     chosen = torch.arange(len(neighbourhoods.ids))
     if form == "matrix":
-        chosen = torch.from_numpy(np.random.default_rng(0).permutation(len(chosen))[:MOST]).sort()[0]
+        chosen = torch.from_numpy(sample(np.random.default_rng(0), len(chosen), MOST))
     starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
     for b in torch.unique(neighbourhoods.size[chosen]).tolist():
         alike = chosen[neighbourhoods.size[chosen] == b]
+        # A message has B^2 numbers for each feature, so large neighbourhoods are attacked a few at a time.
         for rows in torch.split(alike, max(1, PART // (8 * pooled.x.shape[1] * b * b))):
             members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])].view(-1, b)
             apart = client[members] != client[rows][:, None]
@@ -331,7 +302,7 @@ def run(audited: AuditedRun) -> Finding:
     elif elsewhere:
         verdict = "no leak found: this attack computes no features"
     else:
-        verdict = "no leak: no node has a neighbour at another client"
+        verdict = f"no leak: {NO_NEIGHBOUR}"
     return Finding(
         result=f"from the {source} in the message, clients compute the features of {recovered} of "
         f"{elsewhere} neighbours at other clients ({100 * fraction:.1f} %); the largest error is {worst:.1e} "

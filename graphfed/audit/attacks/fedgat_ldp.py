@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graphfed.audit.attacks.fedgat import TOLERANCE, attacked, errors
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import NO_NEIGHBOUR
 from graphfed.audit.transcript import dense_rows
 from graphfed.methods.fedgat import ldp as fedgat_ldp
 from graphfed.methods.fedgat import method as fedgat
@@ -31,15 +32,9 @@ OTHERS = 50
 
 
 def similarities(rows: Tensor, truth: Tensor, others: Tensor) -> Tensor:
-    """Count how often a row is more similar to its node's features than to those of other nodes.
+    """Count how often a row [n, F] is more similar to its node's features than to m others' [n, m, F].
 
-    Args:
-        rows: The computed rows, [n, F].
-        truth: The features of their nodes, [n, F].
-        others: The features of m other nodes for each row, [n, m, F].
-
-    Returns:
-        The fraction of comparisons, [n]; ties count half.
+    Returns the fraction of comparisons, [n]; ties count half.
     """
     rows, truth, others = (torch.nn.functional.normalize(x, dim=-1) for x in (rows, truth, others))
     to_truth = (rows * truth).sum(-1, keepdim=True)
@@ -65,11 +60,10 @@ def run(audited: AuditedRun) -> Finding:
     elsewhere, exact, computed = 0, 0, torch.zeros(count, dtype=torch.bool)
     rows = torch.zeros(count, truth.x.shape[1], dtype=torch.float64)
     for part in attacked(pooled, fed.table(route).parts[0], form, degree, seed):
-        features = dense_rows(truth.x, part.members.flatten().numpy()).view(*part.members.shape, -1)
+        features = _features(truth, part.members)
         off = errors(part.found, features)[part.apart]
         elsewhere, exact = elsewhere + len(off), exact + int((off <= TOLERANCE[pooled.x.dtype]).sum())
-        used = dense_rows(pooled.x, part.members.flatten().numpy()).view(*part.members.shape, -1)
-        found = part.found.double()
+        used, found = _features(pooled, part.members), part.found.double()
         # Which computed row belongs to which node is not known to the attacker; the measurement needs it.
         nearest = torch.cdist(used, found).argmin(2)
         aligned = found.gather(1, nearest[..., None].expand_as(found))[part.apart]
@@ -77,16 +71,12 @@ def run(audited: AuditedRun) -> Finding:
         computed[part.members[part.apart]] = True
     which = computed.nonzero()[:, 0]
     if not len(which):
-        return _no_remote_neighbour()
+        return Finding(NO_NEIGHBOUR, "none", "no leak: the message has no remote features", False)
     rng = np.random.default_rng(0)
     others = (which[:, None] + torch.from_numpy(rng.integers(1, count, (len(which), OTHERS)))) % count
     wins = torch.cat(
         [
-            similarities(
-                rows[some],
-                dense_rows(truth.x, some.numpy()),
-                dense_rows(truth.x, there.flatten().numpy()).view(len(some), OTHERS, -1),
-            )
+            similarities(rows[some], _features(truth, some), _features(truth, there))
             for some, there in zip(torch.split(which, 256), torch.split(others, 256), strict=True)
         ]
     )
@@ -108,13 +98,9 @@ def run(audited: AuditedRun) -> Finding:
     )
 
 
-def _no_remote_neighbour() -> Finding:
-    return Finding(
-        result="no node has a neighbour at another client",
-        baseline="none",
-        verdict="no leak: the message has no remote features",
-        leaks=False,
-    )
+def _features(pooled: Pooled, nodes: Tensor) -> Tensor:
+    """Return the features of nodes [...], [..., F]."""
+    return dense_rows(pooled.x, nodes.flatten().numpy()).view(*nodes.shape, -1)
 
 
 CHECK = Check(

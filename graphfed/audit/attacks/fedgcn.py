@@ -25,7 +25,8 @@ import numpy as np
 import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import Transcript, dense_rows
+from graphfed.audit.scoring import SERVER_READS
+from graphfed.audit.transcript import Transcript, dense_rows, features_of
 from graphfed.crypto.ckks import Grid, KeyOwner, Layout
 from graphfed.crypto.ckks_ideal import read_plaintext
 from graphfed.crypto.errors import ProtocolError
@@ -45,10 +46,9 @@ ROWS = 4096
 def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Find the partial sums that have one term.
 
-    Returns:
-        The sum's row among the uploads, [n]; the row in the cohort of the node whose features it has, [n];
-        whether the sum was uploaded for this node itself, [n] bool; and the factor that gives the features,
-        [n].
+    Returns the sum's row among the uploads, [n]; the row in the cohort of the node whose features it has,
+    [n]; whether the sum was uploaded for this node itself, [n] bool; and the factor that gives the features,
+    [n].
     """
     closure = find_closure(cohort)
     border = border_of(cohort, closure)
@@ -61,6 +61,7 @@ def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray
     isolated = own[isolated_source]
     upload = sent[torch.cat([isolated, closure.remote_row[single]])]
     source = torch.cat([isolated_source, cohort.cross_row[single]])
+    # A sum is normalised by the degree, and by the weight of its edge if edges have weights.
     factor = (cohort.degree(with_cross=True) + 1).double().sqrt()[source]
     if cohort.cross_weight is not None:
         factor[len(isolated) :] /= cohort.cross_weight[single]
@@ -80,19 +81,15 @@ def run(audited: AuditedRun) -> Finding:
     plaintext = "fedgcn/partial_sums" in audited.transfers
     upload, source, is_self, factor = single_node_sums(cohort)
     if plaintext:
+        # Ciphertexts have their sums on a grid; sums in plaintext are not rounded.
         uploaded, rounding = transcript.first("fedgcn/partial_sums", "setup").payload, 0.0
     else:
         uploaded = read_ciphertexts(transcript, cohort.num_features, hops)
         rounding = Grid(cohort.num_clients).step
-    exact = np.concatenate(
-        [
-            _matches(
-                uploaded, upload[i : i + ROWS], factor[i : i + ROWS], cohort, source[i : i + ROWS], rounding
-            )
-            for i in range(0, len(upload), ROWS)
-        ]
-        or [np.zeros(0, dtype=bool)]
-    )
+    exact = np.zeros(len(upload), dtype=bool)
+    for start in range(0, len(upload), ROWS):
+        part = slice(start, start + ROWS)
+        exact[part] = _matches(uploaded, upload[part], factor[part], cohort, source[part], rounding)
     nodes = cohort.num_rows
     read = len(np.unique(source[exact]))
     # Only with two hops do clients send neighbour counts, which show that a sum has its node as only term.
@@ -113,7 +110,7 @@ def run(audited: AuditedRun) -> Finding:
 
 def _verdict(leaks: bool, plaintext: bool) -> str:
     if leaks:
-        return "leaks exactly: the server reads these features and does not need to guess"
+        return SERVER_READS
     if plaintext:
         return "no leak found: every sum has several terms"
     return (
@@ -125,8 +122,7 @@ def _verdict(leaks: bool, plaintext: bool) -> str:
 def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> torch.Tensor:
     """Read the ciphertexts as far as a server without the key can.
 
-    Returns:
-        A row of numbers for every node of the clients' borders, [S, F]; NaN if they cannot be read.
+    Returns a row of numbers for every node of the clients' borders, [S, F]; NaN if they cannot be read.
     """
     cohort = transcript.cohort
     closure = find_closure(cohort)
@@ -150,6 +146,7 @@ def _open(sealed: np.ndarray, context: np.ndarray) -> np.ndarray:
     except GraphfedError:  # no key, or no library to use it with
         pass
     try:
+        # A simulated encryption has the numbers themselves as bytes.
         return read_plaintext(SUM, sealed)
     except ProtocolError:
         return np.full((len(sealed), SUM.slots), np.nan)
@@ -167,9 +164,8 @@ def _matches(
 
     `rounding` is the rounding error of a sum in an encrypted exchange.
     """
-    assert cohort.x is not None
     recovered = dense_rows(uploaded, upload) * torch.from_numpy(factor)[:, None]
-    truth = dense_rows(cohort.x, source)
+    truth = features_of(cohort, source)
     scale = truth.abs().amax(dim=1).clamp(min=1e-30)
     allowed = TOLERANCE * scale + rounding * torch.from_numpy(factor)
     close: np.ndarray = ((recovered - truth).abs().amax(dim=1) <= allowed).numpy()

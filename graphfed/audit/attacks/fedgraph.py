@@ -41,20 +41,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.audit.attacks.fedgraph_messages import (
-    Opened,
-    Pairs,
-    Seen,
-    edges_to,
-    entering_rows,
-    features,
-    guesses,
-    opened,
-    record_rows,
-    true_sums,
-)
+from graphfed.audit.attacks import fedgraph_messages as messages
+from graphfed.audit.attacks.fedgraph_messages import Opened, Pairs, Seen
 from graphfed.audit.attacks.least_squares import bounded, gauss_newton
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import cosines, interval, not_measured, spread
+from graphfed.audit.transcript import all_features
 from graphfed.data.seeding import generator
 
 #: The number of attacked pairs in each group of GROUPS, with up to MANY_FEATURES features (fewer with more);
@@ -100,30 +92,17 @@ class Known:
 
 
 def embeddings(rows: Tensor, weight: Tensor) -> Tensor:
-    """Compute embeddings from the rows of one message.
+    """Return the shortest vectors [m, H] that a weight [H, H'] maps to the rows [m, H'] of one message.
 
-    Args:
-        rows: The rows, [m, H'].
-        weight: The weight that the embeddings were multiplied by, [H, H'].
-
-    Returns:
-        The shortest vectors that the weight maps to the rows, [m, H]. They are h(u) up to its scale if the
-        rows of the weight are independent.
+    They are h(u) up to its scale if the rows of the weight are independent.
     """
+    # The pseudo-inverse gives the shortest of all solutions if there are several.
     inverse: Tensor = torch.linalg.pinv(weight.double())
     return rows.double() @ inverse
 
 
 def solve(seen: Seen, known: Known) -> Tensor:
-    """Solve for the first layer's sums, from rows of the second layer.
-
-    Args:
-        seen: The rows that the receivers receive, and the weights.
-        known: What they know without the rows.
-
-    Returns:
-        The sum a_u of each node, [S, F].
-    """
+    """Solve for the first layer's sum a_u of each node, [S, F], from rows of the second layer."""
     first, bias, second = (
         torch.stack([w[name] for w in seen.weights])
         for name in ("layers.0.weight", "layers.0.bias", "layers.1.weight")
@@ -149,6 +128,7 @@ def solve(seen: Seen, known: Known) -> Tensor:
             fraction=PART_OF_ROUNDS,
             iterations=NEWTON_STEPS,
         )
+        # A wrong local minimum does not fit to rounding, so only such solutions replace the first ones.
         fits = (residual <= FITS) & (found[:, -1] > 0)
         x = torch.where(fits[:, None], found, x)
     return x[:, :-1] / x[:, -1:]
@@ -182,6 +162,7 @@ def _solve_one(
         elif error > WORSE * smallest:
             break
         progress = step / (STEPS - 1)
+        # First guesses are poor: they count less in every linearisation, and the equations more.
         rho, stay = 10 ** (-1 - 4 * progress), 10 ** (-1 - 6 * progress)
         limits: dict[str, Any] = {"mean": 0.0, "low": least, "high": most, "few": few * rho}
         x = bounded(matrix, target, x, stay=stay, rho=rho, iterations=ITERATIONS, **limits)
@@ -189,15 +170,7 @@ def _solve_one(
 
 
 def solve_linear(seen: Seen, known: Known) -> Tensor:
-    """Solve for features, from rows of the first layer.
-
-    Args:
-        seen: The rows that the receivers receive, and the weights.
-        known: What they know without the rows.
-
-    Returns:
-        The features of each node, up to a scale, [S, F].
-    """
+    """Solve for the features of each node, [S, F] up to a scale, from rows of the first layer."""
     first, rows = _normalise(torch.stack([w["layers.0.weight"] for w in seen.weights]), seen.rows)
     guess = (known.guess * known.scale[:, None]).T
     rho = 1e-5
@@ -232,13 +205,6 @@ def _typical(guess: Tensor) -> Tensor:
 # ---- how well vectors are found ----------------------------------------------------------------------------
 
 
-def cosines(found: Tensor, truth: Tensor) -> Tensor:
-    """Return the cosines of rows [m, F], [m]; 0 if a row is 0."""
-    lengths = found.norm(dim=1) * truth.norm(dim=1)
-    cosine: Tensor = (found * truth).sum(1) / lengths.clamp(min=1e-30)
-    return cosine.clamp(-1, 1)
-
-
 def relative_error(found: Tensor, truth: Tensor) -> Tensor:
     """Return the error of rows [m, F] after the best scaling of each, relative to the truth's length, [m]."""
     scale = (found * truth).sum(1) / found.square().sum(1).clamp(min=1e-30)
@@ -247,21 +213,14 @@ def relative_error(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def compare(found: Tensor, tie: Tensor, sums: Tensor, own: Tensor) -> dict[str, np.ndarray]:
-    """Compare what was found with the true sums and features.
+    """Compare what was found for each node, [S, F], with the true sums and the node's own features.
 
     A feature occurs in a node's neighbourhood if it is not 0 in the node's sum. The attacker predicts the
-    features that occur by the size of the entries that it found.
+    features that occur by the size of the entries that it found; `tie` [S, F] decides between equal ones.
 
-    Args:
-        found: What was found for each node, [S, F].
-        tie: Decides between equal entries of `found`, [S, F].
-        sums: The true sums, [S, F].
-        own: The nodes' features, [S, F].
-
-    Returns:
-        Figures by name, each [S], NaN if it is not defined. auc: of predicting the features that occur in the
-        neighbourhood. precision: among the LARGEST entries. own_auc: of predicting the node's own nonzero
-        features. cosine: with the sums. read: 1 if the sums are found up to their scale, else 0.
+    Returns figures by name, each [S], NaN if it is not defined. auc: of predicting the features that occur in
+    the neighbourhood. precision: among the LARGEST entries. own_auc: of predicting the node's own nonzero
+    features. cosine: with the sums. read: 1 if the sums are found up to their scale, else 0.
     """
     occurs, own_occurs = (truth.abs().numpy() > 0 for truth in (sums, own))
     score = _ordered(found.abs().numpy(), tie.abs().numpy())
@@ -290,10 +249,10 @@ def _ordered(score: np.ndarray, tie: np.ndarray) -> np.ndarray:
 
 
 def auc(score: np.ndarray, occurs: np.ndarray) -> np.ndarray:
-    """Return the AUC of each row of scores [S, F] for the entries that occur, [S, F] bool.
+    """Return the AUC of each row of scores [S, F] for the entries that occur, [S, F] bool; or NaN.
 
     It is the fraction of pairs of an entry that occurs and one that does not where the first has the larger
-    score; ties count half. It is NaN if there is no such pair.
+    score; ties count half.
     """
     from scipy.stats import rankdata
 
@@ -315,14 +274,13 @@ def evaluated(every: int, planned: int, rounds: int) -> list[int]:
 def rounds_used(rounds: list[int], width: int, features: int) -> list[int]:
     """Select rounds, evenly spread, with a limited number of numbers together, `width` in each."""
     most = max(EQUATIONS, OVERDETERMINED * features if features < FEW_FEATURES else 0)
-    count = min(len(rounds), max(1, most // width))
-    places = np.linspace(0, len(rounds) - 1, count).round().astype(int)
-    return [rounds[place] for place in places]
+    return spread(rounds, most // width)
 
 
 def drawn(again: Opened, layer: int) -> Tensor:
     """Draw the rows of a layer that are attacked, [S]: up to PAIRS of each of GROUPS."""
     random = generator(0, "audit/fedgraph_embeddings")
+    # The work for a pair grows with the number of features.
     count = max(2, PAIRS * MANY_FEATURES // max(again.cohort.num_features, MANY_FEATURES))
     neighbours = local_neighbours(again, again.node[again.sent_rows[layer]])
     chosen = []
@@ -346,14 +304,14 @@ def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
     typical = typical.index_add_(0, cohort.client, scale) / counts.clamp(min=1)
     edges = []
     for receiver, node in zip(pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
-        to_node = edges_to(cohort, receiver, node)
+        to_node = messages.edges_to(cohort, receiver, node)
         weight = cohort.cross_weight
         edges.append(float(len(to_node) if weight is None else weight[to_node].sum()))
     return Known(
-        guess=guesses(again, pairs, own=own),
+        guess=messages.guesses(again, pairs, own=own),
         scale=typical[pairs.receiver].cpu(),
         most=(1 + torch.tensor(edges, dtype=torch.float64)).rsqrt(),
-        low=0.0 if features(cohort).min() >= 0 else -torch.inf,
+        low=0.0 if all_features(cohort).min() >= 0 else -torch.inf,
     )
 
 
@@ -362,10 +320,9 @@ def what_is_known(again: Opened, pairs: Pairs, *, own: bool) -> Known:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """How well the embeddings that enter a layer are found from one message.
+    """How well the embeddings that enter a layer (numbered from 1) are found from one message.
 
     Attributes:
-        layer: The layer's number, from 1.
         width: The numbers of an embedding.
         sent: The numbers that are sent for it.
         cosine: The mean cosine of what is found with the embeddings that are not 0.
@@ -392,7 +349,7 @@ class Embeddings:
 def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
     """Solve for the embeddings that enter each layer from the second on, in the last evaluation."""
     found = []
-    entering = entering_rows(again, seen)
+    entering = messages.entering_rows(again, seen)
     for number, layer in enumerate(again.layers):
         if number == 0 or number not in again.sent_rows:
             continue
@@ -419,36 +376,31 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
 
 def run(audited: AuditedRun) -> Finding:
     """Attack the rows that clients receive, and compare with what they know without them."""
-    config, baseline = audited.config.settings, "-"
+    config = audited.config.settings
     if not audited.transfers & {"fedgraph/embeddings", "fedgraph/transformed_features"}:
-        return Finding(
-            "with sent_embeddings=none clients send no rows of nodes"
-            if config.sharing.sent_embeddings == "none"
-            else "these clients send each other no rows of nodes",
-            baseline,
-            "no leak: there are no rows to attack",
-            False,
-            value=0.0,
-            no_signal=0.0,
-        )
-    again = opened(audited)
+        why = "these clients send each other no rows of nodes"
+        if config.sharing.sent_embeddings == "none":
+            why = "with sent_embeddings=none clients send no rows of nodes"
+        return Finding(why, "-", "no leak: there are no rows to attack", False, 0.0, no_signal=0.0)
+    again = messages.opened(audited)
     if not again.sent_rows:
         few = (
             "no validation node has a neighbour at another client; rows are sent only in the last prediction"
         )
-        return Finding(few, baseline, "not measured", None)
+        return not_measured(few)
     layer = min(again.sent_rows)
     linear = layer == 0
     which = drawn(again, layer)
+    # Each pair is attacked with the rows of its receiver alone: clients do not collude.
     requests = again.sent_rows[layer][which]
     pairs = Pairs(again.receiver[requests], again.node[requests])
     width = again.state.prepared.widths[layer + 1]
     evaluations = evaluated(config.training.eval_every, config.run.rounds, audited.result.rounds)
     used = rounds_used(evaluations, width, again.cohort.num_features)
-    seen = record_rows(again, layer, which, used)
+    seen = messages.record_rows(again, layer, which, used)
     known = what_is_known(again, pairs, own=linear)
-    own = true_sums(again, pairs, own=True)
-    sums = own if linear else true_sums(again, pairs, own=False)
+    own = messages.true_sums(again, pairs, own=True)
+    sums = own if linear else messages.true_sums(again, pairs, own=False)
     found = solve_linear(seen, known) if linear else solve(seen, known)
     return finding(
         compare(found, known.guess, sums, own),
@@ -487,10 +439,9 @@ def finding(
     gained = gained or found["read"].sum() >= guess["read"].sum() + FEWEST
     groups = by_neighbours(found, guess, neighbours)
 
-    if facts["attacked"] == "features":
-        content, more, more_guessed = "their features", "", ""
-    else:
-        content, more, more_guessed = "the features that occur in their neighbourhood there", "", ""
+    content, more, more_guessed = "their features", "", ""
+    if facts["attacked"] != "features":
+        content = "the features that occur in their neighbourhood there"
         if "0" in groups and groups["0"][figure] is not None:
             more = f"; for nodes without neighbours there {groups['0'][figure]:.3f}"
         if figure == "auc":
@@ -569,8 +520,7 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
     known = values[np.isfinite(values)]
     random = generator(0, "audit/fedgraph_embeddings/bootstrap")
     means = known[random.integers(len(known), size=(DRAWS, len(known)))].mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    return interval(means)
 
 
 CHECK = Check(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphfed.audit.base import AuditedRun
 from graphfed.audit.rerun import Rerun
+from graphfed.audit.transcript import all_features
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.base import State
 from graphfed.methods.common.remote_neighbours import remote_ids
@@ -23,7 +24,7 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.layers import aggregate, transform
 from graphfed.methods.fedgraph.method import Clients
 from graphfed.nn.backbones import Weights
-from graphfed.nn.sparse import SparseMatrix, ranges
+from graphfed.nn.sparse import ranges
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,6 @@ class Opened:
     """A run after set-up.
 
     Attributes:
-        cohort: The data of all clients.
         receiver: The client of each request for a remote node's row, [M].
         node: The requested node's row in the cohort, at its owner, [M].
         sent_rows: For each layer whose rows are sent in an evaluation, the requests that are answered,
@@ -79,12 +79,7 @@ def opened(audited: AuditedRun) -> Opened:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """S attacked pairs of a receiving client and a node of another client.
-
-    Attributes:
-        receiver: The client, [S].
-        node: The node's row in the cohort, [S].
-    """
+    """S attacked pairs of a receiving client and the row in the cohort of another client's node."""
 
     receiver: Tensor
     node: Tensor
@@ -106,14 +101,11 @@ class Seen:
 
 
 def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int]) -> Seen:
-    """Train again and record the rows that are sent for a layer.
+    """Train again and record the rows that are sent for a layer, as far as training does not diverge.
 
     Args:
         which: The rows that are recorded, [S], as places in ``sent_rows[layer]``.
         rounds: The rounds after whose evaluations they are recorded, ascending.
-
-    Returns:
-        The rows of these evaluations, as far as training did not diverge.
     """
     state, config = again.state, again.config
     rows, weights = [], []
@@ -139,11 +131,7 @@ def record_rows(again: Opened, layer: int, which: Tensor, rounds: Sequence[int])
 
 
 def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
-    """Compute the embeddings that enter each layer in the last evaluation.
-
-    Returns:
-        For each layer from the second, embeddings [n_in, H] in the order of `Layer.rows`.
-    """
+    """Compute the embeddings that enter each layer, from the second, in the last evaluation."""
     weights: Weights = {name: w.to(again.graph.scale) for name, w in seen.weights[-1].items()}
     h: Tensor | None = None
     entering = {}
@@ -156,18 +144,6 @@ def entering_rows(again: Opened, seen: Seen) -> dict[int, Tensor]:
     return entering
 
 
-def features(cohort: Cohort) -> Any:
-    """Return the features of all rows as the run used them.
-
-    Returns:
-        Features [N, F], as a scipy matrix or an array.
-    """
-    if isinstance(cohort.x, SparseMatrix):
-        return cohort.x.to_scipy()
-    assert cohort.x is not None
-    return cohort.x.cpu().numpy()
-
-
 def first_adjacency(graph: ClientGraph) -> sp.csr_matrix:
     """Return Q(v, u) of the first layer over a node and its neighbours at its client, [N, N]."""
     entry = ranges(graph.starts, graph.num_internal)
@@ -178,31 +154,20 @@ def first_adjacency(graph: ClientGraph) -> sp.csr_matrix:
 
 
 def true_sums(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
-    """Compute what the attack looks for.
+    """Compute what the attack looks for, [S, F]: sums of each pair's node, or its features if `own`.
 
-    Args:
-        own: Whether to return the node's features instead of the sums.
-
-    Returns:
-        For each pair's node, the sum of the features of itself and its neighbours at its client, weighted by
-        Q(u, v); or its features; [S, F].
+    A sum is that of the features of the node and its neighbours at its client, weighted by Q(u, v).
     """
     at = pairs.node.cpu().numpy()
-    x = features(again.cohort)
+    x = all_features(again.cohort)
     return _dense(x[at] if own else first_adjacency(again.graph)[at] @ x)
 
 
 def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
-    """Estimate `true_sums` as a receiver can without any row.
+    """Estimate `true_sums` as a receiver can without any row, [S, F].
 
     The estimate is the mean of the same sums of its own nodes that are neighbours of the node, and of the
     average over all its nodes, which counts as one more.
-
-    Args:
-        own: As for `true_sums`.
-
-    Returns:
-        Estimates, [S, F].
     """
     cohort, rows = again.cohort, []
     for receiver, node in zip(pairs.receiver.tolist(), pairs.node.tolist(), strict=True):
@@ -212,20 +177,12 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
         weight[local.cpu().numpy()] += 1 / len(local)
         rows.append(sp.csr_matrix(weight / (len(edges) + 1)))
     mixed = sp.vstack(rows).tocsr()
-    return _dense(
-        mixed @ features(cohort) if own else mixed @ first_adjacency(again.graph) @ features(cohort)
-    )
+    sums_of_rows = mixed if own else mixed @ first_adjacency(again.graph)
+    return _dense(sums_of_rows @ all_features(cohort))
 
 
 def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:
-    """Find the cross-client edges from a receiver to one node.
-
-    Args:
-        node: The node's row in the cohort.
-
-    Returns:
-        Numbers of cross-client edges, ascending.
-    """
+    """Find the numbers, ascending, of the cross-client edges from a receiver to the node in a row."""
     owner, name = cohort.clients[int(cohort.client[node])], cohort.id[node]
     to_node = (cohort.cross_client == owner) & (cohort.cross_id == name)
     return (to_node & (cohort.client[cohort.cross_row] == receiver)).nonzero()[:, 0]

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import Transcript, dense_rows
+from graphfed.audit.transcript import Transcript, features_of
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.fedsage.cross_client import CHUNK, closest_rows, known, rows_of_clients
 from graphfed.methods.fedsage.generator import counted, squared_lengths
@@ -127,32 +127,20 @@ class Found:
 
 
 def solve(z: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute what a sum of gradients shows of the closest nodes.
-
-    Args:
-        z: [m, H + 1], the embeddings as they were sent, with the column of ones.
-        moments: The sum of y_v z_v^T, [F, H + 1].
-
-    Returns:
-        The y_v of least norm, [m, F], and their mean, [F].
-    """
+    """Compute the y_v of least norm, [m, F], and their mean, [F], from moments [F, H + 1]."""
     return (moments @ torch.linalg.pinv(z)).t(), moments[:, -1] / len(z)
 
 
 def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
-    """Compute which y_v have changed between two steps, and by how much.
+    """Compute which y_v changed between two steps, [n], and by how much, [n, F]; none if that is unknown.
 
-    Args:
-        z: [m, H + 1], as in `System`.
-        difference: The difference of the moments of the steps, [F, H + 1].
-        rounding: The size of its rounding errors, as a norm.
-
-    Returns:
-        The changed nodes, [n], and their differences, [n, F]; none if the client cannot say which they are.
+    `difference` is that of the moments of the steps, [F, H + 1], and `rounding` the norm of its rounding
+    errors.
     """
     none = torch.zeros(0, dtype=torch.int64), difference.new_zeros(0, len(difference))
     _, size, directions = torch.linalg.svd(difference, full_matrices=False)
     rank = int((size > rounding).sum())
+    # As many changes as columns span everything, so every node would seem changed.
     if not 0 < rank < min(z.shape[1], len(z)):
         return none
     span = directions[:rank]
@@ -160,19 +148,16 @@ def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Ten
     changed = distance.argsort()[:rank]
     of_changed = z[changed]
     found = difference @ torch.linalg.pinv(of_changed)
+    # A wrong selection of nodes leaves a part of the difference unexplained.
     explains = float((found @ of_changed - difference).norm()) <= rounding
     return (changed, found.t()) if explains else none
 
 
 @dataclass
 class _Progress:
-    """What the clients have computed up to a step.
+    """What the clients have computed up to a step: exact y_v by their closest nodes, and figures of `Found`.
 
-    Attributes:
-        vectors: The closest nodes of each y_v that is within the tolerance.
-        before: The last system of each generator.
-        changed: As in `Found`.
-        differences: As in `Found`.
+    `before` has the last system of each generator.
     """
 
     vectors: set[bytes] = field(default_factory=set)
@@ -201,11 +186,7 @@ class _Progress:
 
 
 def attack_steps(steps: Iterable[list[System]]) -> Found:
-    """Solve what clients receive in all steps, and compare the solutions with the truth.
-
-    Args:
-        steps: What they receive in each step.
-    """
+    """Solve what clients receive in all steps, and compare the solutions with the truth."""
     progress, first, vectors_first = _Progress(), None, 0
     for systems in steps:
         progress.follow(systems)
@@ -243,6 +224,7 @@ def attack_gradients(systems: Iterable[System]) -> Found:
             total["determined"] += len(truth)
             largest = max(largest, float((found - truth).abs().amax()) / scale)
     variance = total["mean"]
+    # The baseline is the best of the guesses that need no gradient.
     better = min(total["generated"], total["own"], variance)
     return Found(
         neighbours=int(total["neighbours"]),
@@ -257,22 +239,17 @@ def attack_gradients(systems: Iterable[System]) -> Found:
 
 
 def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System]]:
-    """Yield for each step what every client receives for each of its generators of features.
-
-    Yields:
-        The systems with at least one node.
-    """
+    """Yield for each step what every client receives for its generators of features with a node."""
 
     def received(name: str) -> list[Tensor]:
         return transcript.all(f"fedsage/{name}", "setup", to_server=False)
 
     cohort = transcript.cohort
-    assert cohort.x is not None
     (z,), (client,) = received("all_embeddings"), received("all_rows")
     rows = known(z, client)
     holding = sorted(set(rows.client.tolist()))
     own = {
-        k: dense_rows(cohort.x, (cohort.client == k).nonzero()[:, 0].cpu().numpy()).mean(0) for k in holding
+        k: features_of(cohort, (cohort.client == k).nonzero()[:, 0].cpu().numpy()).mean(0) for k in holding
     }
     compared = counted(rows.counts, parts).cpu()
     for generators, gradients in zip(received("all_generators"), received("feature_gradient"), strict=True):
@@ -291,7 +268,7 @@ def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System
                 v = compared[nodes.cpu(), p].nonzero()[:, 0]
                 if len(v):
                     chosen = closest[v, p]
-                    truth = torch.stack([dense_rows(cohort.x, k.numpy()) for k in chosen.t()]).sum(0)
+                    truth = torch.stack([features_of(cohort, k.numpy()) for k in chosen.t()]).sum(0)
                     systems.append(
                         System(
                             generator=(client, p),
@@ -308,15 +285,9 @@ def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System
 
 
 def closest_nodes(cohort: Cohort, z: Tensor, generator: Tensor, parts: int) -> Tensor:
-    """Find the node of every client that is closest to each generated neighbour.
+    """Find the row of every client's node that is closest to each generated neighbour, [m, P, K].
 
-    Args:
-        z: [m, H + 1].
-        generator: V of the nodes' client, [F, P * (H + 1)].
-        parts: P.
-
-    Returns:
-        [m, P, K] int64, rows of the cohort.
+    The neighbours are generated from z [m, H + 1] by V of the nodes' client, [F, P * (H + 1)].
     """
     assert cohort.x is not None
     x = cohort.x.to(dtype=torch.float64)
@@ -332,12 +303,8 @@ def run(audited: AuditedRun) -> Finding:
     transcript = audited.transcript
     found = attack_steps(received_systems(transcript, audited.config.settings.exchange.generated))
     if not found.neighbours:
-        return Finding(
-            result="no client has a node with a hidden neighbour",
-            baseline="none",
-            verdict="no leak: the gradients are 0",
-            leaks=False,
-        )
+        result = "no client has a node with a hidden neighbour"
+        return Finding(result, "none", "no leak: the gradients are 0", False)
     count, without = found.neighbours, found.recovered_without
     closest, what = (
         ("the features of the other client's closest node", "these features")

@@ -22,6 +22,7 @@ need eta and E.
 import numpy as np
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import interval, not_measured
 from graphfed.data.seeding import generator
 from graphfed.methods.settings import values
 
@@ -29,16 +30,9 @@ DRAWS = 1000
 
 
 def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -> np.ndarray:
-    """Estimate the fraction of each class among each client's training labels.
+    """Estimate the fraction of each class among each client's training labels, [K, C]; rows sum to 1.
 
-    Args:
-        bias: The last bias that each client sends, [K, C].
-        sent: The last bias that the server sent before, [C].
-        lr: The clients' learning rate, eta.
-        steps: The clients' number of steps, E.
-
-    Returns:
-        Fractions, [K, C]; each row sums to 1.
+    `bias` [K, C] is the last bias that each client sends after `steps` steps, and `sent` [C] the one before.
     """
     fractions = np.clip(1 / bias.shape[1] + (bias - sent) / (lr * steps), 0, None)
     total = fractions.sum(axis=1, keepdims=True)
@@ -49,16 +43,10 @@ def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -
 def correlation_and_baseline(
     estimate: np.ndarray, client: np.ndarray, label: np.ndarray, seed: int = 0
 ) -> tuple[float, tuple[float, float], float, float]:
-    """Compare estimated fractions of classes with the true ones and with a random assignment of labels.
+    """Compare estimated fractions of classes [K, C] with true ones and with labels assigned at random.
 
-    Args:
-        estimate: The estimated fractions, [K, C].
-        client: The client of each training node, [n]; every client has one.
-        label: The class of each training node, [n].
-        seed: The seed of the random assignments and of the bootstrap.
-
-    Returns:
-        The correlation, its 95 % interval, the mean correlation with random assignments, and the p-value.
+    `client` and `label` [n] are those of each training node; every client has one. Returns the correlation,
+    its 95 % interval, the mean correlation with random assignments, and the p-value.
     """
     random = generator(seed, "audit/label_histogram")
     count, classes = estimate.shape
@@ -74,11 +62,11 @@ def correlation_and_baseline(
     assignments = [truth(random.permutation(label)) for _ in range(DRAWS)]
     random_correlations = [_correlation(estimated, assignment) for assignment in assignments]
     draws = [random.integers(count, size=count) for _ in range(DRAWS)]
-    low, high = np.quantile([_correlation(estimated[d], actual[d]) for d in draws], [0.025, 0.975])
+    bootstrapped = [_correlation(estimated[d], actual[d]) for d in draws]
     # By covariance: an assignment with smaller differences in the same direction does not fit as well.
     reached = sum((estimated * other).sum() >= (estimated * actual).sum() for other in assignments)
     p = (1 + reached) / (1 + DRAWS)
-    return correlation, (float(low), float(high)), float(np.mean(random_correlations)), p
+    return correlation, interval(bootstrapped), float(np.mean(random_correlations)), p
 
 
 def _differences(fractions: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -96,7 +84,7 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 def run(audited: AuditedRun) -> Finding:
     """Estimate the clients' classes from the first round's updates, and compare with the true ones."""
     transcript, settings = audited.transcript, values(audited.config.settings)
-    gradients = "gradient" in {entry.name for entry in audited.ledger.entries}
+    gradients = "gradient" in audited.transfers
     update = transcript.first("gradient" if gradients else "update", "train")
     sent = transcript.first("model", "train", to_server=False).payload
     name = f"layers.{settings['layers'] - 1}.bias"
@@ -106,9 +94,9 @@ def run(audited: AuditedRun) -> Finding:
     histogram = np.bincount(cells, minlength=cohort.num_clients * classes).reshape(-1, classes)
     attacked = (histogram.sum(axis=1) > 0) & update.present
     if attacked.sum() < 2:
-        return Finding("fewer than two clients have training nodes", "-", "not measured", None)
+        return not_measured("fewer than two clients have training nodes")
     if name not in update.payload or name not in sent:
-        return Finding(f"the model has no weight {name}", "-", "not measured", None)
+        return not_measured(f"the model has no weight {name}")
     received = update.payload[name].cpu().numpy().astype(np.float64)[attacked]
     before = sent[name].cpu().numpy().astype(np.float64)
     if gradients:  # a step of size 1
@@ -116,6 +104,7 @@ def run(audited: AuditedRun) -> Finding:
     else:
         estimate = estimate_shares(received, before, settings["lr"], settings["local_steps"])
     truth = histogram[attacked] / histogram[attacked].sum(axis=1, keepdims=True)
+    # Clients that were not attacked have no row in the estimate.
     place = np.cumsum(attacked) - 1
     client, label = cohort.client[rows].cpu().numpy(), cohort.y[rows].cpu().numpy()
     counted = attacked[client]

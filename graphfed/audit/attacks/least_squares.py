@@ -1,4 +1,4 @@
-"""Least squares, which several attacks solve: sparse and linear within bounds, and nonlinear over rounds."""
+"""Least squares that several attacks solve: ridge regressions, bounded and sparse, nonlinear over rounds."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,22 @@ import torch
 from torch import Tensor
 
 from graphfed.data.seeding import generator
+
+
+def ridge(x: Tensor, y: Tensor, seen: Tensor, strength: float) -> Tensor:
+    """Predict [m, F] from `seen` [m, d] by a ridge regression from x [n, d] to y [n, F].
+
+    `strength` is relative to the mean variance of x.
+    """
+    middle, mean = x.mean(0), y.mean(0)
+    a, b = x - middle, y - mean
+    # The same map, from the smaller of a^T a and a a^T.
+    wide = a.shape[1] > len(a)
+    gram = a @ a.T if wide else a.T @ a
+    gram.diagonal().add_(strength * (a.square().sum() / a.shape[1]).clamp(min=1e-12))
+    solved = torch.linalg.lstsq(gram, b if wide else a.T @ b).solution
+    found: Tensor = (seen - middle) @ (a.T @ solved if wide else solved) + mean
+    return found
 
 
 def bounded(
@@ -23,22 +39,13 @@ def bounded(
 ) -> Tensor:
     """Minimise |a x - b|^2 / 2 + stay |x - start|^2 / 2 + few |x - mean|_1 within bounds, by ADMM.
 
-    a is first scaled to a mean squared column norm of 1, and b by the same factor. If a is 0, the result is
-    start.
+    a [m, F] is first scaled to a mean squared column norm of 1, and b by the same factor. If a is 0, the
+    result is start. For n problems b is [m, n], start [F, n] and few may be [F, 1].
 
     Args:
-        a: The matrix, [m, F].
-        b: The right-hand side, [m]; for n problems [m, n].
-        start: The first estimate, [F]; for n problems [F, n].
-        stay: The weight of staying close to start.
-        few: The weight of the l1 norm, which prefers few entries that differ from mean; one number, or [F]
-            or [F, 1].
-        mean: The value that most entries are expected to have.
+        few: The weight of the l1 norm, which prefers few entries that differ from mean.
         rho: The step of ADMM. After a limited number of iterations, a small one fits a x = b closely, and a
             large one gives few entries that differ from mean.
-
-    Returns:
-        x, of the shape of start.
 
     Reference:
         Boyd, Parikh, Chu, Peleato and Eckstein, Foundations and Trends in Machine Learning 2011, section 6.4.
@@ -83,13 +90,12 @@ def gauss_newton(
         start: The first estimates, [S, n].
         tolerance: A problem is solved if the norm of its residual is at most this, relative to its numbers.
         fraction: The fraction of the rounds in a step; 1 for all, if the equations have no local minima.
-        iterations: The largest number of steps.
         damping: The damping of the first step, relative to the mean diagonal of its equations.
         decay: The factor of the damping from a step to the next.
 
     Returns:
-        For each problem the x with the smallest residual, [S, n], and this residual, relative to the norm
-        of its numbers, [S].
+        For each problem the x with the smallest residual, [S, n], and this residual, relative to the norm of
+        its numbers, [S].
     """
     random = generator(0, "audit/gauss_newton")
     count, rounds = target.shape[:2]

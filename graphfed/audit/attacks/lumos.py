@@ -29,14 +29,14 @@ from torch import Tensor
 
 from graphfed.audit.attacks.least_squares import bounded
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import dense_rows
+from graphfed.audit.scoring import OTHER_NOISE, UNPROVEN, explained, not_measured, spread
+from graphfed.audit.transcript import all_features, features_of
 from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import LumosConfig
 from graphfed.methods.lumos.tree import FUSED_LAYERS, Forest, fused
 from graphfed.methods.parts import Network
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.layers import Dropout
-from graphfed.nn.sparse import SparseMatrix
 from graphfed.random import fold
 
 #: The number of attacked pairs of clients, with few and with many features; and the largest number of
@@ -71,15 +71,14 @@ class Seen:
 def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     """Train again and record what the attackers receive.
 
-    Returns:
-        What the attackers receive; and what they do not have: the features of the attacked clients, [S, F],
-        and the mean over all clients, [F].
+    Returns this; and what they do not have: the features of the attacked clients, [S, F], and the mean over
+    all clients, [F].
     """
     again = audited.rerun(plaintext=True, simulated=True)
     config, cohort, state = again.training, again.cohort, again.setup()
     trees = state.prepared.trees.parts[0]
-    pairs = np.random.default_rng(0).permutation(trees.forest.num_pairs)
-    pairs = pairs[: PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS]
+    most = PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS
+    pairs = torch.from_numpy(np.random.default_rng(0).permutation(trees.forest.num_pairs)[:most])
     used = rounds_used(audited.result.rounds, config.network.hidden)
     weights, keys, embeddings = [], [], []
     for number in range(1, used[-1] + 1):
@@ -89,15 +88,14 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
         if number in used:
             weights.append({name: w.detach().cpu() for name, w in before.items()})
             keys.append(fold(config.run.seed, "dropout", number) if config.network.dropout else None)
-            embeddings.append(leaves[-1].sent[torch.from_numpy(pairs).to(leaves[-1].sent.device)].cpu())
-    keepers = trees.leaf_owners.cpu()[torch.from_numpy(pairs)]
+            embeddings.append(leaves[-1].sent.cpu()[pairs])
+    # The owner of a leaf sends its embedding to the other client of the pair, which attacks.
+    keepers = trees.leaf_owners.cpu()[pairs]
     sent = _bits_of(trees.noised, pairs.tolist()) + trees.unsent_value
-    forest = _of_pairs(trees.forest, torch.from_numpy(pairs), keepers)
+    forest = _of_pairs(trees.forest, pairs, keepers)
     seen = Seen(forest, sent, tuple(weights), tuple(keys), torch.stack(embeddings))
-    assert cohort.x is not None
-    x = cohort.x.to_scipy() if isinstance(cohort.x, SparseMatrix) else cohort.x.cpu().numpy()
-    mean = torch.from_numpy(np.asarray(x.mean(0), dtype=np.float64)).flatten()
-    return seen, dense_rows(cohort.x, keepers.numpy()), mean
+    mean = torch.from_numpy(np.asarray(all_features(cohort).mean(0), dtype=np.float64)).flatten()
+    return seen, features_of(cohort, keepers.numpy()), mean
 
 
 def _bits_of(noised: BitMatrix, pairs: list[int]) -> Tensor:
@@ -112,8 +110,7 @@ def _bits_of(noised: BitMatrix, pairs: list[int]) -> Tensor:
 
 def rounds_used(rounds: int, width: int) -> list[int]:
     """Select rounds, evenly spread over the run, that give at most EQUATIONS numbers together."""
-    count = max(1, min(rounds, EQUATIONS // width))
-    return sorted({round(1 + k * (rounds - 1) / max(1, count - 1)) for k in range(count)})
+    return spread(range(1, rounds + 1), EQUATIONS // width)
 
 
 def _of_pairs(forest: Forest, pairs: Tensor, keepers: Tensor) -> Forest:
@@ -137,10 +134,9 @@ def predicted(seen: Seen, number: int, product: Tensor, network: Network) -> Ten
 
 
 def linearised(seen: Seen, x: Tensor, network: Network) -> tuple[Tensor, Tensor]:
-    """Linearise the embeddings at x [S, F].
+    """Return the derivatives of the embeddings at x [S, F] by the first layer's product, and the residuals.
 
-    Returns the derivatives by the first layer's product, [S, T, H, H'], and the residuals of the embeddings,
-    [S, T, H].
+    Shapes: [S, T, H, H'] and [S, T, H].
     """
     slopes, residuals = [], []
     for number, weights in enumerate(seen.weights):
@@ -153,14 +149,7 @@ def linearised(seen: Seen, x: Tensor, network: Network) -> tuple[Tensor, Tensor]
 
 
 def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
-    """Solve for the features of the attacked clients.
-
-    Args:
-        config: The run's settings, which all clients know.
-
-    Returns:
-        The features found, [S, F], and how many of each attacker's equations are independent, [S].
-    """
+    """Solve for the attacked clients' features, [S, F]; count the attackers' independent equations, [S]."""
     first = torch.stack([w["layers.0.weight"] for w in seen.weights]).double()  # [T, F, H]
     # A round's numbers grow with its weights, and so do their rounding errors; rounds are weighted equally.
     scale = torch.tensor([_size(weights) for weights in seen.weights], dtype=torch.float64)
@@ -205,6 +194,7 @@ def _size(weights: Weights) -> float:
 
 def _rank(matrix: Tensor) -> int:
     """Return the numerical rank of a matrix of float32 numbers."""
+    # The smaller of the two matrices has the same rank.
     gram = matrix @ matrix.T if matrix.shape[0] < matrix.shape[1] else matrix.T @ matrix
     values = torch.linalg.eigvalsh(gram)
     return int((values > 1e-12 * values[-1]).sum()) if values[-1] > 0 else 0
@@ -219,53 +209,46 @@ def run(audited: AuditedRun) -> Finding:
     """Measure how many clients' features one neighbour reads, and how much of their variance."""
     config = audited.config.settings
     if not config.trees.virtual_nodes or config.network.layers > FUSED_LAYERS:
-        return Finding(
-            f"this attack is for trees with virtual nodes and at most {FUSED_LAYERS} layers",
-            BASELINE,
-            "not measured",
-            None,
-        )
+        why = f"this attack is for trees with virtual nodes and at most {FUSED_LAYERS} layers"
+        return not_measured(why, BASELINE)
     if config.network.layers == 1:
-        return Finding(
-            "with one layer the embedding of a leaf depends only on the receiver's features",
-            BASELINE,
-            "no leak: these embeddings say nothing about the sender's features",
-            False,
-            value=0.0,
-            no_signal=0.0,
-        )
+        why = "with one layer the embedding of a leaf depends only on the receiver's features"
+        verdict = "no leak: these embeddings say nothing about the sender's features"
+        return Finding(why, BASELINE, verdict, False, 0.0, no_signal=0.0)
     seen, truth, mean = overhear(audited)
     if not len(truth):
         return Finding("no client has an edge in its tree", BASELINE, "no leak: no embedding is sent", False)
     found, ranks = solve(seen, config)
-    error = found - truth
-    explained = max(0.0, 1 - float((error**2).sum() / ((truth - mean) ** 2).sum().clamp(min=1e-30)))
+    fraction = explained(found, truth, mean)
     close = CLOSE * (config.bounds.feature_high - config.bounds.feature_low)
-    read = int((error.abs().amax(1) <= close).sum())
-    guessed = int(((truth - config.encoding.unsent_value).abs().amax(1) <= close).sum())
+    read, guessed = (
+        int(((guess - truth).abs().amax(1) <= close).sum()) for guess in (found, config.encoding.unsent_value)
+    )
     devices, features = truth.shape
     equations = seen.embeddings.shape[0] * seen.embeddings.shape[2]
     rank = float(ranks.double().mean())
-    noise = (
-        ""
-        if config.noise.noise_seed is not None
-        else "; the noise was drawn again from the same distribution"
-    )
+    noise = "" if config.noise.noise_seed is not None else OTHER_NOISE
+    if read > guessed:
+        verdict = (
+            "leaks: epsilon covers the features that a client sends, and not the embeddings that it computes "
+            "from its features"
+        )
+    elif fraction > 0.01:
+        verdict = (
+            "leaks in part: this attack reads no client's features completely; with more rounds or wider "
+            "layers it may"
+        )
+    else:
+        verdict = UNPROVEN
     return Finding(
         result=f"one neighbour reads all {features} features of {read} of {devices} clients, and explains "
-        f"{100 * explained:.1f} % of the variance of all clients' features, from {len(seen.weights)} of "
+        f"{100 * fraction:.1f} % of the variance of all clients' features, from {len(seen.weights)} of "
         f"{audited.result.rounds} rounds: {equations} numbers, about {rank:.0f} independent{noise}",
         baseline=f"{guessed} clients by guessing unsent_value for every feature; 0 % by the mean of all "
         "clients",
-        verdict="leaks: epsilon covers the features that a client sends, and not the embeddings that it "
-        "computes from its features"
-        if read > guessed
-        else "leaks in part: this attack reads no client's features completely; with more rounds or wider "
-        "layers it may"
-        if explained > 0.01
-        else "no leak found by this attack, which does not prove that there is none",
-        leaks=read > guessed or explained > 0.01,
-        value=explained,
+        verdict=verdict,
+        leaks=read > guessed or fraction > 0.01,
+        value=fraction,
         no_signal=0.0,
         details={
             "devices": devices,

@@ -15,7 +15,9 @@ are not exactly.
 import numpy as np
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import UNPROVEN, interval, not_measured
 from graphfed.data.seeding import generator
+from graphfed.runs.folder import read_predictions
 
 DRAWS = 1000
 #: The largest number of nodes of a class and part; of more, as many are drawn. This changes at most the third
@@ -32,19 +34,13 @@ def membership_auc(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> tuple[float, tuple[float, float]] | None:
-    """Compute the AUC of the loss between members and others, within classes.
+    """Compute the AUC of losses between members (training nodes) and others (test nodes) within classes.
 
-    Args:
-        member_loss: The losses of the members (training nodes), [n].
-        member_class: Their classes, [n].
-        other_loss: The losses of the others (test nodes), [m].
-        other_class: Their classes, [m].
-
-    Returns:
-        The AUC and its 95 % interval; None if no class has both members and others.
+    Returns the AUC and its 95 % interval; None if no class has both members and others.
     """
     random = generator(seed, "audit/membership")
     aucs, weights, bootstrapped = [], [], []
+    # Classes differ in difficulty and frequency, which would look like membership.
     for c in np.intersect1d(member_class, other_class):
         members, others = (
             _draw_nodes(random, loss[of_class == c])
@@ -53,59 +49,55 @@ def membership_auc(
         _, rank = np.unique(np.concatenate([members, others]), return_inverse=True)
         a, b = rank[: len(members)], rank[len(members) :]
         width = int(rank.max()) + 1
-        aucs.append(_auc(np.bincount(a, minlength=width), np.bincount(b, minlength=width)))
+        aucs.append(_auc(a, b, width))
         weights.append((member_class == c).sum())
         bootstrapped.append(
-            [
-                _auc(
-                    np.bincount(a[random.integers(len(a), size=len(a))], minlength=width),
-                    np.bincount(b[random.integers(len(b), size=len(b))], minlength=width),
-                )
-                for _ in range(draws)
-            ]
+            [_auc(random.choice(a, len(a)), random.choice(b, len(b)), width) for _ in range(draws)]
         )
     if not aucs:
         return None
     weight = np.array(weights) / np.sum(weights)
-    low, high = np.quantile(weight @ np.array(bootstrapped), [0.025, 0.975])
-    return float(weight @ np.array(aucs)), (float(low), float(high))
+    return float(weight @ np.array(aucs)), interval(weight @ np.array(bootstrapped))
 
 
 def _draw_nodes(random: np.random.Generator, losses: np.ndarray) -> np.ndarray:
     return losses if len(losses) <= MAX_NODES else random.choice(losses, MAX_NODES, replace=False)
 
 
-def _auc(members: np.ndarray, others: np.ndarray) -> float:
-    """Return P(member's loss < other's loss) + P(equal) / 2.
-
-    Args are how many members and others have each distinct loss, [U], ascending.
-    """
+def _auc(member_rank: np.ndarray, other_rank: np.ndarray, width: int) -> float:
+    """Return P(member's loss < other's loss) + P(equal) / 2, from the ranks of losses below `width`."""
+    # Counting ranks is faster than sorting, and a bootstrap does it thousands of times.
+    members, others = (np.bincount(rank, minlength=width) for rank in (member_rank, other_rank))
     larger = others[::-1].cumsum()[::-1] - others
     return float((members * (larger + others / 2)).sum() / (members.sum() * others.sum()))
 
 
 def run(audited: AuditedRun) -> Finding:
     """Compare the losses of the run's predictions on training and test nodes."""
-    scored = audited.predictions
-    known = (scored.label >= 0) & (scored.label < scored.probability.shape[1])
-    likelihood = np.take_along_axis(scored.probability, np.where(known, scored.label, 0)[:, None], axis=1)[
-        :, 0
-    ]
+    num_classes = audited.inputs.task(audited.config.task).num_classes
+    classes = [f"probability_{c}" for c in range(num_classes)]
+    kinds = {"label": "integer", "split": "text"} | dict.fromkeys(classes, "number")
+    table = read_predictions(audited.folder, kinds)
+    label = table["label"].fill_null(-1).to_numpy().astype(np.int64)
+    part = np.array(table["split"].to_pylist())
+    probability = np.stack([table[name].to_numpy() for name in classes], axis=1)
+    known = (label >= 0) & (label < num_classes)
+    likelihood = np.take_along_axis(probability, np.where(known, label, 0)[:, None], axis=1)[:, 0]
     with np.errstate(divide="ignore"):
         # A prediction that is not finite gets the largest loss.
         loss = -np.log(np.nan_to_num(likelihood, nan=0.0).astype(np.float64))
-    member, other = ((scored.part == part) & known for part in ("train", "test"))
+    member, other = ((part == name) & known for name in ("train", "test"))
     baseline = "AUC 0.5: guessing at random"
-    found = membership_auc(loss[member], scored.label[member], loss[other], scored.label[other])
+    found = membership_auc(loss[member], label[member], loss[other], label[other])
     if found is None:
-        return Finding("no class has both training and test nodes", baseline, "not measured", None)
+        return not_measured("no class has both training and test nodes", baseline)
     auc, (low, high) = found
     if low > 0.5:
         verdict = "leaks: training nodes have smaller losses, which identifies them"
     elif high < 0.5:
         verdict = "no leak found by this attack: training nodes have larger losses than test nodes"
     else:
-        verdict = "no leak found by this attack, which does not prove that there is none"
+        verdict = UNPROVEN
     return Finding(
         result=f"a training node has a smaller loss than a test node of its class with probability {auc:.3f} "
         f"(AUC; 95 % interval {low:.3f} to {high:.3f})",

@@ -15,11 +15,7 @@ from graphfed.tasks.registry import TASKS
 
 
 def disagreements(ledger: Ledger, totals: Any, statement: Any) -> list[str]:
-    """Compare the ledger with itself and with the result.
-
-    Args:
-        totals: The object ``bytes`` of result.json.
-    """
+    """Compare the ledger with itself and with the bytes and the privacy statement of result.json."""
     wrong = []
     if plain(ledger.totals()) != totals:
         wrong.append("the bytes of result.json differ from the sums of the ledger")

@@ -24,6 +24,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from graphfed.audit.base import AuditedRun, Check, Finding
+from graphfed.audit.scoring import NO_NEIGHBOUR, OTHER_NOISE, rows_of
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.prediction_release.release import predicted_classes
 
@@ -32,11 +33,9 @@ TRANSFER = "prediction_release/classes"
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """What all receivers together get in the release.
+    """The values [M] that all receivers together get in the release, and the node of each.
 
-    Attributes:
-        node: The node of each received value, as a number 0..n-1 of the nodes that have a receiver, [M].
-        value: The received values, [M].
+    Nodes are numbers 0..n-1 of the nodes that have a receiver.
     """
 
     node: Tensor
@@ -46,20 +45,19 @@ class Received:
 def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
     """Train again up to the release, and record what the receivers get.
 
-    Returns:
-        What the receivers get; and what they do not have: the predicted classes of the n nodes that have a
-        receiver, [n]; and the number of nodes of each predicted class, [C].
+    Returns this; and what they do not have: the predicted classes of the n nodes that have a receiver, [n];
+    and the number of nodes of each predicted class, [C].
     """
     again = audited.rerun(plaintext=True, simulated=True)
     config, cohort, state = again.training, again.cohort, again.setup()
     with again.exchanges(TRANSFER) as released:
         for number in range(1, config.round_of_release + 1):
+            # The release predicts with the weights from before its round.
             weights = state.weights.parts[0]
             state = again.round(state, number)
     classes = predicted_classes(state.prepared.batches.parts[0], weights, config.network).cpu()
     ids, node = torch.unique(remote_ids(cohort).ids.cpu(), return_inverse=True)
-    place = torch.argsort(cohort.id.cpu())
-    rows = place[torch.searchsorted(cohort.id.cpu()[place], ids)]
+    rows = rows_of(cohort, ids.to(cohort.id.device)).cpu()
     frequency = torch.bincount(classes, minlength=again.task.num_classes)
     return Received(node, released[-1].received.long().cpu()), classes[rows], frequency
 
@@ -72,15 +70,9 @@ def response(epsilon: float, num_classes: int) -> Tensor:
 
 
 def guess(received: Received, prior: Tensor, epsilon: float) -> Tensor:
-    """Guess the predicted class of every node from all values that its receivers got.
+    """Guess the predicted class of every node [n] from all values that its receivers got.
 
-    Args:
-        received: What the receivers get of n nodes.
-        prior: The probability of each class, [C].
-        epsilon: Privacy budget of a released class.
-
-    Returns:
-        [n] int64.
+    `prior` [C] is the probability of each class, and epsilon the privacy budget of a released class.
     """
     n, num_classes = int(received.node.max()) + 1 if len(received.node) else 0, len(prior)
     counts = torch.bincount(received.node * num_classes + received.value, minlength=n * num_classes)
@@ -92,15 +84,7 @@ def guess(received: Received, prior: Tensor, epsilon: float) -> Tensor:
 
 
 def bound(prior: Tensor, epsilon: float) -> float:
-    """Compute the largest probability with which a guess from one value is right.
-
-    Args:
-        prior: The probability of each class, [C].
-        epsilon: Privacy budget of a released class.
-
-    Returns:
-        sum_z max_y p_y T_yz.
-    """
+    """Compute the largest probability with which a guess from one value is right: sum_z max_y p_y T_yz."""
     return float((prior.double()[:, None] * response(epsilon, len(prior))).amax(0).sum())
 
 
@@ -109,14 +93,13 @@ def run(audited: AuditedRun) -> Finding:
     config = audited.config.settings
     received, truth, frequency = overhear(audited)
     if not len(truth):
-        return Finding(
-            "no node has a neighbour at another client", "nothing", "no leak: no class is sent", False
-        )
+        return Finding(NO_NEIGHBOUR, "nothing", "no leak: no class is sent", False)
     prior = frequency.double() / frequency.sum()
     epsilon, num_classes = config.release.epsilon, len(prior)
     nodes, right = len(truth), int((guess(received, prior, epsilon) == truth).sum())
     found = binomtest(right, nodes).proportion_ci(0.95)
     without = float((truth == int(prior.argmax())).double().mean())
+    # The bound holds for any guess; success above it would mean several draws of the mechanism.
     most, alike = bound(prior, epsilon), 1 / (1 + (num_classes - 1) * math.exp(-epsilon))
     if found.low > most:
         verdict = "leaks more than epsilon allows: the values of a node are not one draw of its mechanism"
@@ -124,11 +107,7 @@ def run(audited: AuditedRun) -> Finding:
         verdict = "leaks what epsilon allows, by design: the class is likelier with its value than without"
     else:
         verdict = "no leak found by this attack: the value does not help to guess the class"
-    noise = (
-        ""
-        if config.noise.noise_seed is not None
-        else "; the noise was drawn again from the same distribution"
-    )
+    noise = "" if config.noise.noise_seed is not None else OTHER_NOISE
     return Finding(
         result=f"all receivers together guess the predicted class of {100 * right / nodes:.1f} % of {nodes} "
         f"nodes (95 % interval {100 * found.low:.1f} to {100 * found.high:.1f} %); epsilon {epsilon:g} "

@@ -36,8 +36,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from graphfed.audit.attacks.least_squares import ridge
 from graphfed.audit.base import AuditedRun, Check, Finding
-from graphfed.audit.transcript import ObservedTransfer, Transcript, dense_rows, record_rounds
+from graphfed.audit.scoring import SERVER_READS, explained, not_measured, sample
+from graphfed.audit.transcript import (
+    ObservedTransfer,
+    Transcript,
+    dense_rows,
+    features_of,
+    keep_payload,
+    record_rounds,
+)
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.settings import changed, value
 
@@ -65,10 +74,9 @@ def attack_features(audited: AuditedRun) -> Finding:
     """Measure how many nodes' features the server reads, or how much of them it reconstructs."""
     config = audited.config.settings
     if value(config, "maps") == "identity":
-        transcript = transcript_of(audited, 1, lambda transfer: transfer.payload)
-        ids, rows = nodes_of(transcript)
-        assert transcript.cohort.x is not None
-        return _read(audited, transcript, rows, dense_rows(transcript.cohort.x, rows))
+        transcript = transcript_of(audited, 1, keep_payload)
+        _, rows = nodes_of(transcript)
+        return _read(audited, transcript, rows)
     method, hidden = audited.config.method.name, config.network.hidden
     rounds = rounds_used(audited.inputs.task(audited.config.task).num_features, hidden)
     transcript = transcript_of(audited, min(rounds, audited.result.rounds), keep_first_layer)
@@ -77,12 +85,11 @@ def attack_features(audited: AuditedRun) -> Finding:
     phase = "train" if value(config, "batch_size") is None else "eval"
     uploads = uploads_of(transcript, f"{method}/local_embedding", phase)
     if not uploads:
-        return Finding("no round was evaluated", "-", "not measured", None)
+        return not_measured("no round was evaluated")
     ids, rows = nodes_of(transcript)
-    assert cohort.x is not None
-    truth = dense_rows(cohort.x, rows)
+    truth = features_of(cohort, rows)
     place = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()))
-    chosen = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()[rows]))
+    chosen = place[rows]
     seen = [_pooled(each.double().cpu(), place, len(ids))[chosen] for each in uploads]
     known = torch.arange(len(rows)) < max(2, round(KNOWN * len(rows)))
     known = known[torch.from_numpy(np.random.default_rng(1).permutation(len(rows)))]
@@ -146,7 +153,7 @@ def keep_first_layer(transfer: ObservedTransfer) -> object:
 def nodes_of(transcript: Transcript) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of all nodes, ascending, and a row of the cohort for each attacked node."""
     ids, first = np.unique(transcript.cohort.id.cpu().numpy(), return_index=True)
-    return ids, first[np.sort(np.random.default_rng(0).permutation(len(ids))[:MAX_NODES])]
+    return ids, first[sample(np.random.default_rng(0), len(ids), MAX_NODES)]
 
 
 def uploads_of(transcript: Transcript, name: str, phase: str) -> list[torch.Tensor]:
@@ -174,8 +181,7 @@ def can_solve(config: object) -> bool:
 def from_gradients(transcript: Transcript, hidden: int, rounds: int) -> tuple[int, int]:
     """Solve each client's gradients of several rounds for the features of its nodes.
 
-    Returns:
-        The number of rows that have a gradient, and the number of those whose features the server computes.
+    Returns the number of rows that have a gradient, and of those whose features the server computes.
     """
     cohort = transcript.cohort
     last: dict[int, torch.Tensor] = {}
@@ -183,15 +189,15 @@ def from_gradients(transcript: Transcript, hidden: int, rounds: int) -> tuple[in
         if transfer.name == "sapgnn/local_embedding/grad" and not transfer.to_server:
             (last[transfer.round],) = transfer.payload  # layers come from the last to the first
     gradients = [last[number][:, :hidden].cpu() for number in sorted(last)[:rounds]]
-    assert cohort.x is not None
     total = read = 0
     for client in torch.unique(cohort.client).tolist():
         rows = (cohort.client == client).nonzero()[:, 0].cpu()
+        # A node whose gradient is always 0 has no equation.
         rows = rows[torch.stack([g[rows].abs().amax(1) for g in gradients]).amax(0) > 0]
         total += len(rows)
         if not len(rows):
             continue
-        x = dense_rows(cohort.x, rows.numpy())
+        x = features_of(cohort, rows.numpy())
         sent = torch.cat([(g[rows].T @ x.to(g)).double() for g in gradients])  # as the client computes it
         read += count_read(torch.cat([g[rows].T for g in gradients]).double(), sent, x)
     return total, read
@@ -204,6 +210,7 @@ def count_read(matrix: torch.Tensor, sent: torch.Tensor, x: torch.Tensor) -> int
     large = values > SMALLEST * values[0]
     right = right[large]
     found = right.T @ ((left[:, large].T @ (sent / size)) / values[large, None])
+    # A row is determined if its unit vector lies in the span of the solved directions.
     determined = right.square().sum(0) > 1 - FREE
     close = (found - x).abs().amax(1) <= CLOSE * x.abs().amax().clamp(min=1e-30)
     return int((determined & close).sum())
@@ -217,8 +224,9 @@ def transcript_of(audited: AuditedRun, rounds: int, keep: Callable[[ObservedTran
     return record_rounds(config, audited.inputs, rounds=rounds, keep=keep)
 
 
-def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: torch.Tensor) -> Finding:
+def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray) -> Finding:
     """Compare the uploads with the features, for identity messages."""
+    truth = features_of(transcript.cohort, rows)
     pooling = "sapgnn/features" if audited.config.settings.form.update != "tropical" else None
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
     arrived = dense_rows(transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
@@ -228,7 +236,7 @@ def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: 
         result=f"the server reads the features of {int(same.sum())} of {len(rows)} nodes "
         f"({100 * fraction:.1f} %)",
         baseline="none: without the uploads the server has no features",
-        verdict="leaks exactly: the server reads these features and does not need to guess",
+        verdict=SERVER_READS,
         leaks=fraction > 0,
         value=fraction,
         no_signal=0.0,
@@ -237,50 +245,38 @@ def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray, truth: 
 
 
 def explained_variance(seen: torch.Tensor, truth: torch.Tensor, known: torch.Tensor) -> float:
-    """Return how much of the variance of unknown features a ridge regression explains.
+    """Return how much of unknown features [n, F] a ridge regression from uploads [n, d] explains.
 
-    Args:
-        seen: The uploads of each node, [n, d].
-        truth: The features of each node, [n, F].
-        known: Which nodes' features the server knows, [n] bool; the regression is fitted to these.
-
-    Returns:
-        A fraction from 0 to 1.
+    The regression is fitted to the known ones. Returns a fraction from 0 to 1.
     """
-    a, b = seen[known], truth[known]
-    half = len(a) // 2
-    strength = max(RIDGES, key=lambda r: _fit(a[:half], b[:half], a[half:], b[half:], r))
-    return max(0.0, _fit(a, b, seen[~known], truth[~known], strength))
+    fitted, tested = halves(known)
+    _, strength = best_fit(seen, truth, fitted, tested)
+    found = ridge(seen[known], truth[known], seen[~known], strength)
+    return explained(found, truth[~known], truth[known].mean(0))
+
+
+def halves(known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide the known nodes into those that a regression is fitted to and those that validate it."""
+    places = known.nonzero()[:, 0]
+    return places[: len(places) // 2], places[len(places) // 2 :]
 
 
 def best_explained(forms: list[torch.Tensor], truth: torch.Tensor, known: torch.Tensor) -> float:
     """Return `explained_variance` for the form of the uploads that is best on half of the known nodes."""
-    places = known.nonzero()[:, 0]
-    fitted, tried = places[: len(places) // 2], places[len(places) // 2 :]
-
-    def validated(form: torch.Tensor) -> float:
-        a, b = (form[fitted], truth[fitted]), (form[tried], truth[tried])
-        return max(_fit(*a, *b, ridge) for ridge in RIDGES)
-
-    return explained_variance(max(forms, key=validated), truth, known)
+    best = max(forms, key=lambda form: best_fit(form, truth, *halves(known))[0])
+    return explained_variance(best, truth, known)
 
 
-def _fit(
-    seen: torch.Tensor, truth: torch.Tensor, test_seen: torch.Tensor, test_truth: torch.Tensor, ridge: float
-) -> float:
-    """Fit a regression from `seen` to `truth`; return the fraction of the test variance that it explains."""
-    seen_mean, truth_mean = seen.mean(0), truth.mean(0)
-    a, b = seen - seen_mean, truth - truth_mean
-    strength = ridge * a.square().sum() / a.shape[1]
-    if a.shape[1] > len(a):  # the same map, from the smaller matrix
-        gram = a @ a.T
-        gram.diagonal().add_(strength)
-        guess = (test_seen - seen_mean) @ (a.T @ torch.linalg.lstsq(gram, b).solution) + truth_mean
-    else:
-        gram = a.T @ a
-        gram.diagonal().add_(strength)
-        guess = (test_seen - seen_mean) @ torch.linalg.lstsq(gram, a.T @ b).solution + truth_mean
-    return 1 - float(((test_truth - guess) ** 2).sum() / ((test_truth - truth_mean) ** 2).sum())
+def best_fit(
+    seen: torch.Tensor, truth: torch.Tensor, fitted: torch.Tensor, tested: torch.Tensor
+) -> tuple[float, float]:
+    """Return how much of the tested rows' features the best of RIDGES explains, and its strength."""
+
+    def fit(strength: float) -> float:
+        found = ridge(seen[fitted], truth[fitted], seen[tested], strength)
+        return explained(found, truth[tested], truth[fitted].mean(0))
+
+    return max((fit(strength), strength) for strength in RIDGES)
 
 
 FEATURES = Check(
@@ -302,8 +298,9 @@ def attack_labels(audited: AuditedRun) -> Finding:
     cohort = transcript.cohort
     (gradient,) = transcript.first(GRADIENT_TRANSFERS[audited.config.method.name], "train").payload
     if len(gradient) != cohort.num_rows:
-        return Finding("the gradients of a batch are of a part of the nodes", "-", "not measured", None)
+        return not_measured("the gradients of a batch are of a part of the nodes")
     ids, row = torch.unique(cohort.id, return_inverse=True)
+    # Nodes that several clients train on have their gradients added up.
     gradient = gradient.new_zeros(len(ids), gradient.shape[1]).index_add(0, row, gradient).double().cpu()
     label = torch.full((len(ids),), -1).scatter_reduce(0, row.cpu(), cohort.y.cpu(), "amax").numpy()
     known = gradient.abs().sum(1) > 0

@@ -68,12 +68,11 @@ class Split:
 class Held:
     """The nodes and edges that each client's files list, for data in which several clients may list the same.
 
-    M counts pairs of a client and a node that it lists, and E counts pairs of a client and an edge that it
-    lists. A client lists both endpoints of its edges.
+    M counts pairs of a client and a node, E pairs of a client and an edge. A client lists both endpoints of
+    its edges.
 
     Attributes:
         client: The client of each pair with a node, int64 [M]; rows are sorted by (client, node).
-        node: The node of each pair, int64 [M].
         owner: Whether the client knows the node's label, bool [M]. If no client knows the label, every client
             that lists the node is an owner.
         edge_client: The client of each pair with an edge, int64 [E]; rows are sorted by (edge_client, edge).
@@ -314,6 +313,7 @@ def _classes(name: str, values: Any) -> np.ndarray:
             f"graph {name!r}: classes have dtype {y.dtype} and shape {y.shape}; "
             "expected one integer per node (-1 for an unknown class)"
         )
+    # Hashes and exchanges need one type and layout on every machine.
     y = np.ascontiguousarray(y, dtype=np.int64)
     if y.min(initial=0) < -1:
         raise InputError(
@@ -407,23 +407,14 @@ def _check_positive(name: str, weights: np.ndarray, edges: np.ndarray) -> None:
 def undirected(
     name: str, edges: np.ndarray, weights: np.ndarray | None, repeated: str, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Merge the two directions and the repetitions of edges, and drop self loops.
+    """Merge the two directions and the repetitions of edges [2, any], and drop self loops.
 
-    Args:
-        name: The name of the graph, for messages.
-        edges: Endpoints, [2, any].
-        weights: Positive weights, [any] float64, or None.
-        repeated: How the weights of one edge are combined (`REPEATED`).
-
-    Returns:
-        Every edge once, u < v, sorted by (u, v), [2, m] int64; and its weight, [m] float32, or None if every
-        weight is 1.
-
-    Raises:
-        InputError: A combined weight is outside the range of float32.
+    Every edge is listed once, u < v, sorted by (u, v), [2, m] int64. Weights [m] are float32, or None if all
+    are 1.
     """
     u, v = np.minimum(edges[0], edges[1]), np.maximum(edges[0], edges[1])
     proper = u != v
+    # One number for each pair of nodes, so that sorting numbers sorts the edges by (u, v).
     key = (u * n + v)[proper]
     if weights is None:
         key = sorted_unique(key)
@@ -444,15 +435,14 @@ def undirected(
     edges = np.stack((key // n, key % n))
     with np.errstate(over="ignore"):
         weights = weights.astype(np.float32)
+    # Weights that fit into float32 may have a sum that does not.
     _check_positive(name, weights, edges)
     return edges, None if (weights == 1).all() else weights
 
 
 def sorted_unique(keys: np.ndarray) -> np.ndarray:
-    """Return the distinct values of an integer vector, ascending.
-
-    This is much faster than numpy's `unique` for millions of values.
-    """
+    """Return the distinct values of an integer vector, ascending."""
+    # This is much faster than numpy's `unique` for millions of values.
     if (keys[1:] > keys[:-1]).all():
         return keys
     keys = np.sort(keys)

@@ -27,17 +27,9 @@ PARTS = ("val", "test")
 class EdgeSplit:
     """The edges for training, validation and test, and the negative pairs for validation and test.
 
-    The three masks are disjoint; an edge may be in no part. Negative pairs are distinct, have no edge in the
-    whole graph, and are as many as the edges of their part.
-
-    Attributes:
-        edges: The edges of the whole graph, [2, m].
-        graph_hash: The hash of the whole graph.
-        train: The training edges, bool [m].
-        val: The validation edges, bool [m].
-        test: The test edges, bool [m].
-        val_negative: The negative pairs for validation, int64 [2, n], u < v.
-        test_negative: The negative pairs for test, int64 [2, n], u < v.
+    The three masks of the whole graph's edges, bool [m], are disjoint; an edge may be in no part. Negative
+    pairs, int64 [2, n], u < v, are distinct, have no edge in the whole graph, and are as many as the edges of
+    their part.
     """
 
     name: str
@@ -56,12 +48,7 @@ class EdgeSplit:
         return content_hash({name: getattr(self, name) for name in names})
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """List all scored pairs.
-
-        Returns:
-            The nodes of each pair, [2, L]; whether the pair is an edge, bool [L]; the part of the pair, uint8
-            [L], a position in `PARTS`.
-        """
+        """List the scored pairs: their nodes [2, L], whether each is an edge [L], and its part [L]."""
         blocks = [
             (self.edges[:, self.val], True, 0),
             (self.val_negative, False, 0),
@@ -77,12 +64,8 @@ class EdgeSplit:
 def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     """Draw a split of the edges.
 
-    Args:
-        spec: "edges:A,B,C", the fractions of the edges for train, val and test, with A + B + C <= 1.
-            "default" and "edges" mean "edges:0.8,0.05,0.15".
-
-    Raises:
-        InputError: The spec is another one, a part has no edge, or the graph has too few negative pairs.
+    `spec` is "edges:A,B,C", the fractions of the edges for train, val and test, with A + B + C <= 1.
+    "default" and "edges" mean "edges:0.8,0.05,0.15".
     """
     kind, _, numbers = spec.partition(":")
     if kind.lower() not in ("default", "edges"):
@@ -93,6 +76,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
     fractions = fractions_in(spec, numbers or DEFAULT_EDGES.partition(":")[2], DEFAULT_EDGES)
     m, n = graph.num_edges, graph.num_nodes
     rng = generator(seed, "split/edges")
+    # Rounding the ends and not the sizes keeps every edge in at most one part.
     parts = np.split(rng.permutation(m), np.rint(np.cumsum(fractions) * m).astype(int))[:3]
     for part, edges in zip(("train", "val", "test"), parts, strict=True):
         if not len(edges):
@@ -109,6 +93,7 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
             f"{graph.name!r} has {free} pairs of nodes without an edge, and the split needs {needed}, one "
             "for each validation and test edge; use smaller fractions for these, or a sparser graph"
         )
+    # Ranks are drawn, because a list of all pairs without an edge grows with the square of N.
     drawn = pairs_that_are_no_edge(graph.edges, n, rng.choice(free, needed, replace=False))
     return EdgeSplit(
         "edges:" + ",".join(f"{f:g}" for f in fractions),
@@ -123,16 +108,10 @@ def make_edge_split(graph: Graph, spec: str, seed: int) -> EdgeSplit:
 
 
 def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.ndarray:
-    """Return the negative pairs with the given ranks, without listing all negative pairs.
+    """Return the negative pairs [2, k] with the given ranks [k], without listing all negative pairs.
 
-    The pairs u < v without an edge are ranked in the order of (u, v), from rank 0.
-
-    Args:
-        edges: The edges, [2, m], u < v, sorted by (u, v).
-        rank: The ranks, [k], each below n (n - 1) / 2 - m.
-
-    Returns:
-        The pairs, [2, k] int64.
+    The pairs u < v without an edge are ranked in the order of (u, v), from rank 0. `edges` has u < v, too,
+    and is sorted by (u, v).
     """
     u = np.arange(n, dtype=np.int64)
     first = u * (2 * n - u - 1) // 2  # the position of the pair (u, u + 1) among all pairs
@@ -145,11 +124,7 @@ def pairs_that_are_no_edge(edges: np.ndarray, n: int, rank: np.ndarray) -> np.nd
 
 
 def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
-    """Remove all edges except the training edges.
-
-    Returns:
-        The graph with the training edges and their weights. `held`, if any, lists the training edges only.
-    """
+    """Remove all edges except the training edges, also from `held`."""
     held = graph.held
     if held is not None:
         kept = split.train[held.edge]
@@ -166,15 +141,10 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
-    """The scored pairs and the client that scores each, sorted by (client, id, other_id).
+    """The scored pairs, sorted by (client, id, other_id), [L] each.
 
-    Attributes:
-        client: The client that scores the pair, [L].
-        id: The id of the pair's node at this client, [L].
-        other_client: The client of the pair's other node, [L]. It may equal `client`.
-        other_id: The id of the other node, [L].
-        label: Whether the pair is an edge, bool [L].
-        part: The part of the split, uint8 [L], a position in `PARTS`.
+    `client` scores the pair, whose node `id` it holds; `other_client`, which may be the same, holds the other
+    node. `label` is whether the pair is an edge, and `part` a position in `PARTS`.
     """
 
     client: np.ndarray
@@ -186,16 +156,10 @@ class ScoredPairs:
 
 
 def scored_pairs(split: EdgeSplit, partition: Partition) -> ScoredPairs:
-    """Choose the client that scores each pair.
+    """Choose the client that scores each pair: that of one of its two nodes, each of which is at one client.
 
-    It is the client of one of the pair's two nodes. A random bit that is keyed by the pair selects the node,
-    so the order of the node numbers does not make some clients score more pairs than others.
-
-    Args:
-        partition: The partition of the graph among clients.
-
-    Raises:
-        InputError: A node is at no client, or at several.
+    A random bit that is keyed by the pair selects the node, so the order of the node numbers does not make
+    some clients score more pairs than others.
     """
     import torch
 

@@ -15,15 +15,10 @@ from graphfed.errors import InputError, shown
 
 
 def node_ids(texts: Sequence[str]) -> np.ndarray:
-    """Compute the ids of texts. Equal texts have equal ids.
-
-    Returns:
-        The ids, [n] int64, at least 0.
-
-    Raises:
-        InputError: Two different texts have the same id.
-    """
-    ids = np.fromiter((_id(text) for text in texts), dtype=np.int64, count=len(texts))
+    """Compute the ids of texts, int64 [n], at least 0; two different texts with the same id are refused."""
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    ids = np.array([int.from_bytes(digest[:8], "big") >> 1 for digest in digests], dtype=np.int64)
+    # Equal ids are neighbours in this order. Equal texts are one node, so only different ones collide.
     order = np.argsort(ids, kind="stable")
     for first in np.flatnonzero(ids[order][1:] == ids[order][:-1]).tolist():
         one, two = (texts[order[first + i]] for i in (0, 1))
@@ -33,7 +28,3 @@ def node_ids(texts: Sequence[str]) -> np.ndarray:
                 "possible; give one of them another id, at every client that lists it"
             )
     return ids
-
-
-def _id(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -23,7 +23,7 @@ SMALL_CLIENT, DRAWN_SMALL = 2, 60
 
 
 def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> dict[str, Any]:
-    """Compute the overview of a graph and its partition.
+    """Compute the overview of a graph, or of its training graph, and of its partition, as JSON.
 
     The overview describes the graph as a whole, its clients and a drawing of a sample. Some of its keys:
 
@@ -31,27 +31,16 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     - missing: the numbers of nodes without a label, of nodes in no part of the split, and of nodes whose
       features are all zero; and the features that have one value at every node.
     - clients: one entry for each client, at most MAX_CLIENTS, those with the most owned nodes.
-    - client_sizes: the numbers of nodes at the smallest and the largest client, and the first divided by the
-      second.
     - shared: the numbers of nodes and edges that several clients hold. Copies of a node with ids of their own
       count as shared, too.
-    - cross_client_edges: the number and the fraction of the graph's edges that lie inside no client. If
-      clients share nodes, an edge that one client does not hold may lie inside another client.
+    - cross_client_edges: the number and the fraction of the graph's edges that lie inside no client.
     - homophily: among the edges between nodes of known class, the fraction that joins equal classes (edge
       homophily).
-    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. Then
-      `graph` has the training edges only, and no node is in a part. A client's train is its number of edges,
-      and its val and test are the numbers of pairs that it scores.
+    - pairs: with a split of the edges, the numbers of pairs that are scored in validation and test. Then a
+      client's train is its number of edges, and its val and test are the numbers of pairs that it scores.
     - label_skew: the total variation distance between a client's distribution of classes and that of all
       nodes, averaged over clients with weights by their owned labelled nodes. It is 0 if all clients have the
       same distribution.
-
-    Args:
-        graph: The graph; with a split of the edges, its training graph.
-        split: The split of the nodes or of the edges.
-
-    Returns:
-        A dictionary that can be written as JSON.
     """
     n = graph.num_nodes
     pairs = None
@@ -61,6 +50,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
     u, v = graph.edges
     degree = np.bincount(u, minlength=n) + np.bincount(v, minlength=n)
     adjacency = sp.coo_matrix((np.ones(len(u), dtype=np.int8), (u, v)), shape=(n, n))
+    # Ones of 8 bits: only the pattern of the matrix counts, and the graph may have 10^8 edges.
     components, member = sp.csgraph.connected_components(adjacency, directed=False)
     return {
         "name": graph.name,
@@ -91,11 +81,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
 
 
 def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the graph as a whole for a person.
-
-    Returns:
-        Pairs of a label and a text.
-    """
+    """Describe the graph as a whole for a person, in pairs of a label and a text."""
     components, degrees, missing = overview["components"], overview["degrees"], overview["missing"]
     constant, weights = missing["constant_features"], overview["edge_weights"]
     pairs = overview.get("pairs")  # earlier versions wrote overviews without this key
@@ -136,17 +122,10 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def client_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe the clients together for a person.
-
-    Returns:
-        Pairs of a label and a text.
-    """
+    """Describe the clients together for a person, in pairs of a label and a text."""
     cross, skew = overview["cross_client_edges"], overview["label_skew"]
     # Earlier versions wrote overviews without these two keys.
-    shared, sizes = (
-        overview.get("shared"),
-        overview.get("client_sizes") or {"ratio": None},
-    )
+    shared, sizes = overview.get("shared"), overview.get("client_sizes") or {"ratio": None}
     facts = [("clients", f"{overview['num_clients']:,}")]
     if sizes["ratio"] is not None and overview["num_clients"] > 1:
         facts.append(
@@ -166,11 +145,7 @@ def _percent(fraction: float | None) -> str:
 
 
 def client_names(graph: Graph, partition: Partition) -> tuple[str, ...]:
-    """Return the names that the data gives to the clients.
-
-    Returns:
-        K names, or () if the partition's clients are not those that the data states.
-    """
+    """Return the K names that the data gives to the clients, or () if the partition's clients are others."""
     client, node = partition.held_client, partition.held_node
     if graph.held is not None:
         same = np.array_equal(graph.held.client, client) and np.array_equal(graph.held.node, node)
@@ -264,6 +239,7 @@ def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPair
     if pairs is not None:
         columns["train"] = columns["edges"] + columns["cross_client_edges"]
         columns |= {name: count(pairs.client[pairs.part == part]) for part, name in enumerate(PARTS)}
+    # The overview is written into every report, so it must not grow with the number of clients.
     listed = np.argsort(-columns["owned"], kind="stable")[:MAX_CLIENTS]
     names = client_names(graph, partition)
     rows = [
@@ -313,10 +289,9 @@ def _ends(partition: Partition) -> np.ndarray:
 def _drawing(graph: Graph, partition: Partition, degree: np.ndarray) -> dict[str, Any]:
     """Draw a sample of the largest clients.
 
-    Each client is a disc on a circle, with its nodes of highest degree in the middle of the disc. The nodes
-    with most edges to nodes that are already selected come first, so that edges are visible. Positions are in
-    [-1, 1]. Edges are [i, j, cross]: i and j are positions in the list of nodes, and cross is 1 if no client
-    holds the edge.
+    Each client is a disc on a circle, with its nodes of highest degree in the middle of the disc. Positions
+    are in [-1, 1]. Edges are [i, j, cross]: i and j are positions in the list of nodes, and cross is 1 if no
+    client holds the edge.
     """
     owner = _one_owner(graph, partition)
     size = np.bincount(owner[owner >= 0], minlength=partition.num_clients)
@@ -398,6 +373,7 @@ def _neighbourhood(
     n, final_quota = graph.num_nodes, max(1, limit // max(1, len(clients)))
     selected = np.zeros(n, dtype=bool)
     quota = 1
+    # Nodes with most edges to selected nodes come next, so that the drawing has edges.
     while True:
         links = np.bincount(v[selected[u]], minlength=n) + np.bincount(u[selected[v]], minlength=n)
         for client in clients:

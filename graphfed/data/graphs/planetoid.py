@@ -65,28 +65,13 @@ SHA256 = {
 
 
 def folders(root: Path, folder: str) -> list[Path]:
-    """List the folders below `root` in which the raw files of a data set may be.
-
-    Args:
-        folder: PyG's name of the data set, such as "Cora".
-
-    Returns:
-        The folders, whether they exist or not.
-    """
+    """List the folders that may have the raw files of a data set, by PyG's name of it, as in "Cora"."""
     names = (folder, "PubMed_incomplete") if folder == "PubMed" else (folder,)
     return [root / above / name / "raw" for above in ("planetoid", ".") for name in names]
 
 
 def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
-    """Find the folder that has the most of a data set's eight raw files.
-
-    Args:
-        roots: Data folders, searched in this order.
-        folder: PyG's name of the data set, such as "Cora".
-
-    Returns:
-        The folder, None if no folder has any of the files; and the names of the missing files.
-    """
+    """Find the folder with the most of a data set's raw files, None if none has any; and what is missing."""
     stem = f"ind.{folder.lower()}."
     best, best_missing = None, [stem + part for part in PARTS]
     for place in (place for root in roots for place in folders(root, folder)):
@@ -97,21 +82,10 @@ def find_files(roots: list[Path], folder: str) -> tuple[Path | None, list[str]]:
 
 
 def load_planetoid(folder: str, roots: list[Path], structure_only: bool) -> Graph:
-    """Load a Planetoid data set with its public split.
+    """Load a Planetoid data set with its public split and csr features [N, F], which are not normalised.
 
     Missing files are downloaded into the cache folder if the network allows it. 15 nodes of CiteSeer are in
     no file; as in PyG, they are isolated, their features are zero, and their class is 0.
-
-    Args:
-        folder: "Cora", "CiteSeer" or "PubMed".
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The graph; its features are csr, [N, F], not normalised.
-
-    Raises:
-        InputError: Files are missing, or differ from the published ones. For missing files the message names
-            the files, the searched folders and the source.
     """
     name = folder.lower()
     needed = [f"ind.{name}.{part}" for part in PARTS if not (structure_only and part in FEATURE_PARTS)]
@@ -173,6 +147,7 @@ _NAMES: dict[tuple[str, str], Any] = {
 }
 
 
+# The SHA-256 is checked first; this is a second wall, should a pinned file ever be replaced.
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _NAMES:
@@ -247,6 +222,7 @@ def _download(folder: str, target: Path) -> bool:
                     return False
                 with urllib.request.urlopen(f"{URL}/{file}", timeout=TIMEOUT_SECONDS) as reply:
                     content = reply.read(MAX_BYTES)
+                # A proxy may answer with a page to log in. Such an answer is never written.
                 if hashlib.sha256(content).hexdigest() != SHA256[file]:
                     return False
                 write_bytes(target / file, content)

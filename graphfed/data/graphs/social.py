@@ -40,23 +40,14 @@ def make_social(
     seed: int = 0,
     structure_only: bool = False,
 ) -> Graph:
-    """Generate a social network. The same options give the same graph.
+    """Generate a social network with exactly round(num_nodes * average_degree / 2) edges.
 
-    Args:
-        num_nodes: N, at most 10^7.
-        features: F, the number of features. communities x features is at most 10^8.
-        average_degree: The graph has exactly round(num_nodes * average_degree / 2) edges, at most 10^8.
-        homophily: The probability that an edge is drawn inside a community.
-        dense: Use real features, the sum of a random direction of the node's community and normal noise,
-            instead of binary ones. Edges and communities stay the same. num_nodes x features is at most 10^9.
-
-    Returns:
-        The graph. Its features are [N, F] float32: csr with values 0 and 1, or numpy if `dense`.
-
-    Raises:
-        InputError: An option is out of range, or the edges cannot be drawn.
+    An edge is drawn inside a community with the probability `homophily`. `dense` features are the sum of a
+    random direction of the node's community and normal noise, in numpy; otherwise they are binary, in csr.
+    Edges and communities do not depend on it.
     """
     _check(num_nodes, communities, features, average_degree, homophily, dense)
+    # All parts draw from one generator in a fixed order, so that order is part of the data.
     rng = generator(seed, "social")
     # The sizes of communities fall as 1/sqrt(rank), and every community has at least one node.
     size = (1.0 / np.sqrt(np.arange(1, communities + 1))).cumsum()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from graphfed.data.graphs.graph import Graph, Split
-from graphfed.data.seeding import generator
+from graphfed.data.seeding import generator, shuffle_by_group
 from graphfed.errors import InputError, did_you_mean, shown
 
 __all__ = ["drop_unused_classes", "fractions_in", "hashed_parts", "make_split", "missing_classes"]
@@ -83,11 +83,7 @@ def _default_kind(graph: Graph) -> str:
 
 
 def missing_classes(graph: Graph, split: Split) -> tuple[str, ...]:
-    """Describe the classes that have nodes in some parts of a split and not in others.
-
-    Returns:
-        One sentence for each part that lacks a class.
-    """
+    """Describe the classes that have nodes in some parts of a split only, in a sentence for each part."""
     counts = {part: np.bincount(graph.y[getattr(split, part)], minlength=graph.num_classes) for part in PARTS}
     occurs = sum(counts.values()) > 0
     sentences = []
@@ -103,13 +99,10 @@ def missing_classes(graph: Graph, split: Split) -> tuple[str, ...]:
 
 
 def drop_unused_classes(graph: Graph, split: Split) -> Graph:
-    """Remove the classes that have no node in any part of a split.
+    """Remove the classes that have no node in any part of a split, and name them in `dropped`.
 
     Such a class would get an output of the model that nothing trains, and would turn two classes into three,
     whose metrics are other ones. Its nodes are kept without a label, and the other classes are renumbered.
-
-    Returns:
-        The graph, whose `dropped` names the classes; the same graph if every class has a node in a part.
     """
     used = np.zeros(graph.num_classes, dtype=bool)
     used[graph.y[(graph.y >= 0) & (split.train | split.val | split.test)]] = True
@@ -139,21 +132,11 @@ def _named(graph: Graph, classes: np.ndarray) -> str:
 
 
 def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
-    """Assign each node to a part of the split by a hash of its id.
+    """Assign each node to a part by a hash of its id, [n] int8: 0 train, 1 val, 2 test, 3 none.
 
-    Clients that hold the same node assign it to the same part without any communication.
-
-    Args:
-        ids: The ids of the nodes, int64 [n].
-        spec: "random:A,B,C" or "random_plain:A,B,C", the probabilities of the parts. Neither is stratified by
-            class, because a client does not know the other clients' nodes. "default" is
-            "random:0.5,0.25,0.25".
-
-    Returns:
-        The part of each node, int8 [n]: 0 for train, 1 for val, 2 for test, 3 for none.
-
-    Raises:
-        InputError: The spec is unknown, or needs the whole graph.
+    Clients that hold the same node so assign it to the same part without any communication. `spec` is
+    "random:A,B,C" or "random_plain:A,B,C". Neither is stratified by class, because a client does not know the
+    other clients' nodes. "default" is "random:0.5,0.25,0.25".
     """
     import torch
 
@@ -162,10 +145,10 @@ def hashed_parts(ids: np.ndarray, spec: str, seed: int) -> np.ndarray:
     kind, numbers = _parsed(spec)
     if kind not in ("default", "random", "random_plain"):
         raise InputError(
-            f"split {_brief(spec)} cannot be drawn if every client sees only its own nodes; add a column "
+            f"split {shown(spec)} cannot be drawn if every client sees only its own nodes; add a column "
             "with the part of each node ('split: COLUMN' in the description), or use 'random:0.5,0.25,0.25'"
         )
-    fractions = fractions_in(spec, numbers or "0.5,0.25,0.25")
+    fractions = fractions_in(spec, numbers or FRACTIONS)
     # A 64-bit hash of (seed, id), as a number in [0, 1).
     hashed = uniform(fold(seed, "split/random"), torch.from_numpy(ids))[:, 0].numpy()
     return np.searchsorted(np.cumsum(fractions), hashed, side="right").astype(np.int8)
@@ -177,29 +160,25 @@ def _parsed(spec: str) -> tuple[str, str]:
     kind = kind.lower()
     if kind == "edges":
         raise InputError(
-            f"split {_brief(spec)} splits edges, for link prediction (--task link_prediction); node "
+            f"split {shown(spec)} splits edges, for link prediction (--task link_prediction); node "
             "classification needs a split of nodes, as in 'random:0.5,0.25,0.25'"
         )
     if kind not in KINDS:
-        raise InputError(f"unknown split {_brief(spec)}; {did_you_mean(kind[:60], KINDS)}")
+        raise InputError(f"unknown split {shown(spec)}; {did_you_mean(kind[:60], KINDS)}")
     if colon and kind in ("default", "public"):
         raise InputError(
-            f"split {_brief(spec)}: {kind!r} takes no numbers; omit them, or use 'per_class:20,500,1000' or "
+            f"split {shown(spec)}: {kind!r} takes no numbers; omit them, or use 'per_class:20,500,1000' or "
             "'random:0.5,0.25,0.25'"
         )
     if colon and not numbers:
-        raise InputError(f"split {_brief(spec)} has no numbers after the colon; write them or drop the colon")
+        raise InputError(f"split {shown(spec)} has no numbers after the colon; write them or drop the colon")
     return kind, numbers
 
 
 def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
     per_class, num_val, num_test = counts
     rng = generator(seed, "split/per_class")
-    order = rng.permutation(np.flatnonzero(graph.y >= 0))
-    # Sort by class; within a class the order stays random. A node's rank is its position within its class.
-    order = order[np.argsort(graph.y[order], kind="stable")]
-    size = np.bincount(graph.y[order], minlength=graph.num_classes)
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    order, size, rank = shuffle_by_group(rng, np.flatnonzero(graph.y >= 0), graph.y, graph.num_classes)
     if (size < per_class).any():
         c = int(size.argmin())
         smaller = ""
@@ -210,6 +189,7 @@ def _per_class(graph: Graph, counts: tuple[int, int, int], seed: int) -> Split:
             f"{size[c]} labelled {'node' if size[c] == 1 else 'nodes'}, fewer than the {per_class} training "
             f"nodes per class; use {smaller}'random:0.5,0.25,0.25' as the split (--split)"
         )
+    # `order` is sorted by class, so the rest is shuffled once more before it is divided.
     train, rest = order[rank < per_class], rng.permutation(order[rank >= per_class])
     if len(rest) < num_val + num_test:
         fewer = len(rest) // 3, len(rest) // 2
@@ -228,7 +208,9 @@ def _random(graph: Graph, kind: str, fractions: tuple[float, float, float], seed
     if kind == "random_plain":
         order = generator(seed, "split/random").permutation(known)
     else:
+        # Another purpose than that of the plain draw, so the two splits of a seed are independent.
         order = _stratified_order(graph.y, known, generator(seed, "split/stratified"))
+    # Rounding the ends and not the sizes keeps every node in at most one part.
     ends = np.rint(np.cumsum(fractions) * len(known)).astype(int)
     parts = np.split(order, ends)[:3]
     for part, nodes, fraction in zip(("train", "val", "test"), parts, fractions, strict=True):
@@ -262,24 +244,18 @@ def _with_every_class(
 
 
 def _stratified_order(y: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Order the nodes `known` at random such that every prefix has the classes in proportion, up to about one
-    node per class.
+    """Order the nodes `known` at random, every prefix with the classes in proportion, up to about one node.
 
     The k-th of the n nodes of a class, in random order, gets the key (k + u) / n, with one random u in [0, 1)
     per class. The nodes are sorted by their keys.
     """
-    drawn = rng.permutation(known)
-    # Sort by class; within a class the order stays random. A node's rank is its position within its class.
-    drawn = drawn[np.argsort(y[drawn], kind="stable")]
-    size = np.bincount(y[drawn])
-    rank = np.arange(len(drawn)) - np.repeat(np.cumsum(size) - size, size)
+    drawn, size, rank = shuffle_by_group(rng, known, y)
     key = (rank + rng.random(len(size))[y[drawn]]) / size[y[drawn]]
     order: np.ndarray = drawn[np.argsort(key, kind="stable")]
     return order
 
 
 def _split(graph: Graph, name: str, train: np.ndarray, val: np.ndarray, test: np.ndarray) -> Split:
-    """Build a Split from the node numbers of its parts."""
     masks = np.zeros((3, graph.num_nodes), dtype=bool)
     for mask, nodes in zip(masks, (train, val, test), strict=True):
         mask[nodes] = True
@@ -291,11 +267,11 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
         per_class, val, test = (int(part) for part in numbers.split(","))
     except ValueError:
         raise InputError(
-            f"split {_brief(spec)} cannot be read; write three counts, as in 'per_class:20,500,1000'"
+            f"split {shown(spec)} cannot be read; write three counts, as in 'per_class:20,500,1000'"
         ) from None
     if per_class < 1 or val < 0 or test < 0:
         raise InputError(
-            f"split {_brief(spec)}: use at least 1 training node per class, and no negative count"
+            f"split {shown(spec)}: use at least 1 training node per class, and no negative count"
         )
     return per_class, val, test
 
@@ -303,31 +279,20 @@ def _counts(spec: str, numbers: str) -> tuple[int, int, int]:
 def fractions_in(
     spec: str, numbers: str, example: str = "random:0.5,0.25,0.25"
 ) -> tuple[float, float, float]:
-    """Read the fractions for train, val and test.
+    """Read the fractions for train, val and test from the `numbers` of `spec`, as in "0.5,0.25,0.25".
 
-    Args:
-        numbers: Its numbers, as in "0.5,0.25,0.25".
-
-    Returns:
-        The three fractions. The first is positive, and their sum is at most 1.
-
-    Raises:
-        InputError: The numbers cannot be read or are out of range.
+    The first must be positive, and their sum at most 1.
     """
     try:
         train, val, test = (float(part) for part in numbers.split(","))
     except ValueError:
         raise InputError(
-            f"split {_brief(spec)} cannot be read; write three fractions, as in {example!r}"
+            f"split {shown(spec)} cannot be read; write three fractions, as in {example!r}"
         ) from None
     # The tolerance allows for rounding, as in 0.7 + 0.2 + 0.1. NaN fails every comparison.
     if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
         raise InputError(
-            f"split {_brief(spec)}: the fractions must be at least 0, that of training more than 0, and "
+            f"split {shown(spec)}: the fractions must be at least 0, that of training more than 0, and "
             "their sum at most 1"
         )
     return train, val, test
-
-
-def _brief(spec: str) -> str:
-    return repr(spec if len(spec) <= 60 else f"{spec[:57]}...")

@@ -4,7 +4,7 @@ import numpy as np
 
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.tables import Partition, from_assignment, without_cross
-from graphfed.data.seeding import generator
+from graphfed.data.seeding import generator, shuffle_by_group
 from graphfed.errors import InputError, did_you_mean
 
 MIN_NODES = 10  # the smallest number of nodes of a client in the programs of FedGCN and FedGAT
@@ -24,18 +24,8 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     - "hsu" (Hsu et al.): each client draws class proportions from Dir(beta * class frequencies) and takes N/K
       nodes by them, without replacement. A class without remaining nodes is no longer drawn.
 
-    Nodes of unknown class (-1) are treated as one more class.
-
-    Args:
-        beta: The concentration. The classes are very unevenly distributed at 1, moderately at 100, and almost
-            evenly at 10000.
-        kind: "proportions" or "hsu".
-
-    Returns:
-        The partition; every node is at one client.
-
-    Raises:
-        InputError: Beta is not positive, the kind is unknown, or no draw gave every client 10 nodes.
+    Nodes of unknown class (-1) are treated as one more class. The classes are very unevenly distributed at
+    beta = 1, moderately at 100, and almost evenly at 10000.
     """
     if not 0 < beta < np.inf:
         raise InputError(
@@ -45,12 +35,12 @@ def label_dirichlet(graph: Graph, clients: int, seed: int, beta: float, kind: st
     draws = {"proportions": _draw_proportions, "hsu": _draw_hsu}
     if kind not in draws:
         raise InputError(f"unknown kind {kind!r} of label_dirichlet; {did_you_mean(kind, draws)}")
+    # Each kind has draws of its own, so adding a kind changes no earlier partition.
     rng = generator(seed, f"partition/label_dirichlet/{kind}")
     _, y, class_size = np.unique(graph.y, return_inverse=True, return_counts=True)
     counts = draws[kind](graph, class_size, clients, beta, rng)  # [classes, K], rows sum to class_size
     # Assign the nodes of each class, in random order, to clients 0, 1, ... by the counts.
-    shuffled = rng.permutation(graph.num_nodes)
-    by_class = shuffled[np.argsort(y[shuffled], kind="stable")]
+    by_class, _, _ = shuffle_by_group(rng, graph.num_nodes, y)
     client = np.empty(graph.num_nodes, dtype=np.int64)
     client[by_class] = np.repeat(np.tile(np.arange(clients), len(class_size)), counts.ravel())
     return from_assignment(graph, client, num_clients=clients)
@@ -116,21 +106,12 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     """Partition the nodes by SAPGNN's label skew: blocks of classes, then an exchange of random nodes.
 
     The classes, in order, are divided into K blocks of nearly equally many classes, and client k gets block
-    k. Then a random fraction `alpha` of each client's nodes is moved to the other clients, evenly. Nodes of
-    unknown class (-1) are assigned uniformly at the start.
+    k. Then a random fraction `alpha` of each client's nodes is moved to the other clients, evenly: 0 is most
+    skewed, 1 - 1/K even. Nodes of unknown class (-1) are assigned uniformly at the start.
 
-    Args:
-        clients: K, at most the number of classes.
-        alpha: The fraction to move, from 0 (the classes are most skewed) to 1 - 1/K (evenly distributed).
-        nodes: "own" or "all". With "own", a client holds the nodes that are assigned to it, and an edge
-            between two clients is a cross-client edge. With "all" (for PPGNN), every client also holds all
-            other nodes, without their labels and edges, and an edge between two clients is at no client.
-
-    Returns:
-        The partition; every node has one owner.
-
-    Raises:
-        InputError: An option is out of range, or there are more clients than classes.
+    With `nodes` "own", a client holds the nodes that are assigned to it, and an edge between two clients is a
+    cross-client edge. With "all" (for PPGNN), every client also holds all other nodes, without their labels
+    and edges, and an edge between two clients is at no client.
 
     Reference:
         Shan et al., "SAPGNN", Figs. 3 to 5.
@@ -157,10 +138,8 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     client = np.where(graph.y >= 0, block[graph.y], rng.integers(clients, size=graph.num_nodes))
     if clients > 1:
         # Shuffle each client's nodes; the first fraction alpha of them moves to the other clients in turn.
-        order = rng.permutation(graph.num_nodes)
-        order = order[np.argsort(client[order], kind="stable")]
-        size = np.bincount(client, minlength=clients)
-        rank = np.arange(graph.num_nodes) - np.repeat(np.cumsum(size) - size, size)
+        order, size, rank = shuffle_by_group(rng, graph.num_nodes, client, clients)
+        # The order within a client is random, so its first nodes are a random fraction.
         moves = rank < np.rint(alpha * size)[client[order]]
         first = rng.integers(clients - 1, size=clients)  # a random start, so the remainder favours no client
         step = 1 + (rank + first[client[order]]) % (clients - 1)

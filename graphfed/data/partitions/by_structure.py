@@ -27,10 +27,6 @@ def column(graph: Graph, clients: int, seed: int) -> Partition:
 
     If clients may list the same nodes and edges (`graph.held`), each client holds what its files list, and
     there are no cross-client edges: a client does not know an edge that its files do not list.
-
-    Args:
-        graph: A graph whose data states the clients.
-        clients: The number of the data's clients.
     """
     held = graph.held
     if held is None:
@@ -41,11 +37,7 @@ def column(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def ego(graph: Graph, clients: int, seed: int) -> Partition:
-    """Assign node i to client i, so that every edge is a cross-client edge.
-
-    Args:
-        clients: N.
-    """
+    """Assign node i to client i, so that every edge is a cross-client edge."""
     return from_assignment(graph, np.arange(graph.num_nodes), num_clients=clients)
 
 
@@ -69,6 +61,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
     limit = n // clients
     adjacency = _adjacency(graph)
     pieces: list[np.ndarray] = []
+    # networkx promises no order of the communities. By their smallest node, a seed gives one partition.
     for community in sorted(communities, key=min):
         members = np.array(sorted(community))
         if len(members) > limit:
@@ -76,6 +69,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
         pieces += np.array_split(members, -(-len(members) // limit))
     pieces.sort(key=len, reverse=True)
     client = np.empty(n, dtype=np.int64)
+    # A heap of the clients by size. Ties go to the client with the smallest number.
     sizes = [(0, k) for k in range(clients)]
     for piece in pieces:
         size, k = heapq.heappop(sizes)
@@ -89,9 +83,6 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
 
     On small graphs METIS' k-way partitioning may leave clients empty. Its recursive bisection, which rarely
     does, is used then.
-
-    Raises:
-        InputError: Pymetis is not installed, or METIS leaves a client empty.
     """
     try:
         import pymetis

@@ -8,7 +8,7 @@ from scipy.special import ndtr, ndtri
 
 from graphfed.data.graphs.graph import Graph, sorted_unique
 from graphfed.data.partitions.tables import Partition, cross_rows, from_assignment, without_cross
-from graphfed.data.seeding import generator
+from graphfed.data.seeding import generator, shuffle_by_group
 from graphfed.errors import InputError, did_you_mean
 
 MIN_FRACTION = 0.05  # the smallest fraction of the nodes at a client of `overlapping`
@@ -25,15 +25,10 @@ def edges_uniform(
     Args:
         nodes: "all": every client holds every node. "endpoints": a client holds the endpoints of its edges,
             and one client holds each node without an edge.
-        labels: "all": every client that holds a node owns it, so it knows the label and is scored on the
-            node. "one": one of these clients owns it, drawn uniformly.
+        labels: "all": every client that holds a node owns it. "one": one of these clients, drawn uniformly.
         edges: "undirected": each edge is assigned to one client. "directed": each of its two directions is,
-            and a client that has either direction holds the edge. A client so holds about 2 / K - 1 / K^2 of
-            all edges, which is three quarters with two clients.
+            and a client that has either direction holds the edge, so about 2 / K - 1 / K^2 of all edges.
         overlap: The fraction of the edges that a second client also holds.
-
-    Raises:
-        InputError: An option is out of range, or `overlap` is positive and there is only one client.
     """
     for name, value, kinds in (
         ("nodes", nodes, ("all", "endpoints")),
@@ -98,27 +93,19 @@ def overlapping(
 ) -> Partition:
     """Give every client a random fraction of the nodes, as in FedGraph.
 
-    Client k takes the fraction xi_k, which is normally distributed and truncated to [0.05, 1].
+    Client k takes the fraction xi_k, which is normally distributed with `mean` and `variance` and truncated
+    to [0.05, 1]. If `classes` is not 0, each client has so many classes (see `_class_subsets`), and xi_k
+    refers to their nodes. Nodes of unknown class (-1) form one more class, which every client has.
 
-    Args:
-        mean: The mean of the fractions before truncation, from 0.05 to 1.
-        variance: Their variance before truncation, at least 0.
-        classes: The number of classes that each client has (see `_class_subsets`); 0 for all. The fraction
-            xi_k then refers to the nodes of the client's classes. Nodes of unknown class (-1) form one more
-            class, which every client has.
-        copies: "many" or "one". With "many", a client copies the fraction xi_k of all nodes; every copy has
-            an id of its own and is owned by its client. If a client copied both endpoints of an edge, the
-            edge is inside the client. Otherwise it is a cross-client edge from the client's endpoint to the
-            copy of the other endpoint at one client, which is drawn once for each node among the clients with
-            a copy. Such an edge has one row, in one direction. A node that no client copied is left out with
-            its edges. With "one", every node is at exactly one client, and ids are node numbers. The sizes
-            are in proportion to xi, up to one node, so a client may be empty if there are few nodes per
-            client. The nodes of a class are partitioned among the clients that have it, in proportion to
-            their xi.
+    With `copies` "many", a client copies the fraction xi_k of all nodes; every copy has an id of its own and
+    is owned by its client. If a client copied both endpoints of an edge, the edge is inside the client.
+    Otherwise it is a cross-client edge from the client's endpoint to the copy of the other endpoint at one
+    client, which is drawn once for each node among the clients with a copy. Such an edge has one row, in one
+    direction. A node that no client copied is left out with its edges.
 
-    Raises:
-        InputError: An option is out of range or unknown, or `copies` is "one" and the clients together do not
-            have all classes.
+    With "one", every node is at exactly one client, and ids are node numbers. The sizes are in proportion to
+    xi, up to one node, so a client may be empty if there are few nodes per client. The nodes of a class are
+    partitioned among the clients that have it, in proportion to their xi.
     """
     if not MIN_FRACTION <= mean <= 1:
         raise InputError(f"mean {mean:g} of overlapping must be a fraction from {MIN_FRACTION:g} to 1")
@@ -140,10 +127,12 @@ def overlapping(
     if variance > 0:
         std = np.sqrt(variance)
         low, high = ndtr((np.array([MIN_FRACTION, 1.0]) - mean) / std)
+        # Inversion of the truncated distribution: one draw for each client, whatever the variance.
         xi = np.clip(mean + std * ndtri(rng.uniform(low, high, size=clients)), MIN_FRACTION, 1.0)
     if copies == "one":
         return from_assignment(graph, _one_client_each(graph, xi, subset, rng), num_clients=clients)
     allowed = subset[:, graph.y]  # bool [K, N]
+    # At least one node, so that no client is empty.
     size = np.maximum(np.rint(xi * allowed.sum(axis=1)), 1).astype(np.int64)
     # Client k takes the size[k] nodes with the smallest keys among the nodes of its classes.
     key = np.where(allowed, rng.random((clients, n)), 1.0)
@@ -163,6 +152,7 @@ def overlapping(
     u, v = graph.edges
     edge_client, inside = np.nonzero(has[:, u] & has[:, v])
     # The ids of a client's copies ascend with the node numbers, so u < v also holds for the ids.
+    # Both directions of each edge, because either endpoint may be the one that a client lacks.
     local, remote = [], []
     for a, b in ((u, v), (v, u)):
         k, e = np.nonzero(has[:, a] & ~has[:, b] & exists[b])
@@ -186,11 +176,8 @@ def overlapping(
 def _class_subsets(graph: Graph, clients: int, seed: int, classes: int) -> np.ndarray:
     """Draw the classes of each client, bool [K, C + 1]. The last column (index -1) is the unknown class.
 
-    The draw resembles dealing cards. A deck has one card for each class that has nodes. Every client takes
-    the next `classes` cards of shuffled decks, one deck after the other; a card that it already has waits for
-    the next client. So all sets of `classes` classes are equally likely for a client, and the numbers of
-    clients that have each class differ by at most one. Every class is at a client if K * classes is at least
-    the number of classes.
+    All sets of `classes` classes are equally likely for a client, and the numbers of clients that have each
+    class differ by at most one. Every class is at a client if K * classes is at least the number of classes.
     """
     present = np.unique(graph.y[graph.y >= 0])
     if not 0 <= classes <= len(present):
@@ -202,6 +189,8 @@ def _class_subsets(graph: Graph, clients: int, seed: int, classes: int) -> np.nd
     if not classes:
         return subset
     rng = generator(seed, "partition/overlapping/classes")
+    # The draw is one of cards: a deck has one for each class that has nodes, and every client takes the next
+    # `classes` cards of shuffled decks. A card that it already has waits for the next client.
     deck = present[:0]
     for client in range(clients):
         hand, deck = deck[:classes], deck[classes:]
@@ -230,8 +219,7 @@ def _one_client_each(
     ends = np.rint(total / total[-1] * np.bincount(group, minlength=clients.shape[1])).astype(np.int64)
     counts = np.diff(ends, axis=0, prepend=0)  # [K, G]
     # Assign the nodes of each group, in random order, to clients 0, 1, ... by the counts.
-    shuffled = rng.permutation(graph.num_nodes)
-    by_group = shuffled[np.argsort(group[shuffled], kind="stable")]
+    by_group, _, _ = shuffle_by_group(rng, graph.num_nodes, group)
     client = np.empty(graph.num_nodes, dtype=np.int64)
     client[by_group] = np.repeat(np.tile(np.arange(len(xi)), counts.shape[1]), counts.T.ravel())
     return client

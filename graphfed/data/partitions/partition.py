@@ -22,14 +22,9 @@ __all__ = ["PARTITIONS", "Partition", "PartitionSpec", "from_assignment", "parti
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """A partitioner and its description.
+    """A partitioner of graphs (or "sensors"), and the defaults of its options, which also fix their types.
 
-    Attributes:
-        function: The partitioner.
-        options: The default of each option, which also fixes the option's type.
-        description: One line for people.
-        clients_of: A function that returns the number of clients for a graph; None if the user chooses it.
-        data: The kind of data that it partitions, "graph" or "sensors".
+    `clients_of` returns the number of clients for a graph; None if the user chooses it.
     """
 
     function: Callable[..., Partition]
@@ -161,6 +156,7 @@ def _options(name: str, defaults: Mapping[str, Option], given: Mapping[str, Opti
         kind = type(defaults[key])
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)  # noqa: PLW2901
+        # Python counts True as an int, and it would become 1.0 without notice.
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(
                 f"option {key}={value!r} of partition {name!r} must have type {kind.__name__}, "

@@ -3,11 +3,11 @@
 Every check works on whole columns. Its message names the table and the first row that fails.
 """
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from graphfed.data.graphs.graph import Graph
 from graphfed.errors import InputError
@@ -26,58 +26,47 @@ MAX_NAME = 200  # characters
 FORMAT = "the docstring of graphfed.data.partitions.tables.Partition describes the format"
 
 
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it is not printable")
+    return text
+
+
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME), AfterValidator(_check_printable)]
+
+
+class _Metadata(BaseModel):
+    # Names are shown to people and numbers are written as JSON, so both are bounded. A text is no number.
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    num_clients: int
+    graph_hash: str
+    name: _Name = "assignment"
+    seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] = 0
+    options: dict[_Name, int | float | Literal[""] | _Name] = {}
+
+
 def check_metadata(metadata: Mapping[str, Any], where: str) -> None:
     """Check that a partition's metadata can be shown and written as JSON.
 
-    Names must be printable and short, and numbers finite.
-
-    Args:
-        metadata: Name, options, seed, num_clients and graph_hash.
-        where: The file or partition, which starts the error message.
-
-    Raises:
-        InputError: An entry cannot be used.
+    `where` starts the message of every check of this module.
     """
-    options = metadata.get("options", {})
-    fits = {
-        "num_clients": type(metadata.get("num_clients")) is int,
-        "graph_hash": isinstance(metadata.get("graph_hash"), str),
-        "name": _is_name(metadata.get("name", "assignment")),
-        "seed": type(metadata.get("seed", 0)) is int and abs(metadata.get("seed", 0)) < 2**63,
-        "options": isinstance(options, dict)
-        and all(_is_name(key) and _is_option(value) for key, value in options.items()),
-    }
-    for key, fit in fits.items():
-        if not fit:
-            raise InputError(
-                f"{where}: the entry {key!r} of the partition's metadata cannot be used; {FORMAT}"
-            )
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= MAX_NAME
-
-
-def _is_option(value: Any) -> bool:
-    if isinstance(value, str):
-        return value == "" or _is_name(value)
-    return isinstance(value, int | float) and abs(value) < math.inf
+    try:
+        _Metadata.model_validate(metadata)
+    except ValidationError as error:
+        key = error.errors()[0]["loc"][0]
+        raise InputError(
+            f"{where}: the entry {key!r} of the partition's metadata cannot be used; {FORMAT}"
+        ) from None
 
 
 def check_tables(tables: Tables, num_clients: int, where: str) -> None:
-    """Check that tables are a partition of some graph.
+    """Check that the eleven columns of a Partition are a partition of some graph.
 
     The checks are: types and lengths; the ranges of clients, ids and nodes; sorted rows without repetition;
     one node and at least one owner for each id; the endpoints of an edge are ids that its client holds; a
     cross-client edge goes from an id of its client to an id that the remote client owns. If no node is shared
     or copied, every cross-client edge has a row in each direction.
-
-    Args:
-        tables: The eleven columns of a Partition by name.
-        where: The file or partition, which starts the error message.
-
-    Raises:
-        InputError: A check fails.
     """
     _check_types(tables, where)
     _check_ranges(tables, num_clients, where)
@@ -96,15 +85,7 @@ def check_tables(tables: Tables, num_clients: int, where: str) -> None:
 
 
 def check_against_graph(tables: Tables, graph: Graph, where: str) -> None:
-    """Check that the tables' nodes and edges are nodes and edges of a graph. Call `check_tables` before.
-
-    Args:
-        tables: The eleven columns of a Partition by name.
-        where: The file or partition, which starts the error message.
-
-    Raises:
-        InputError: The graph does not have a node or an edge.
-    """
+    """Check that the tables' nodes and edges are nodes and edges of a graph. Call `check_tables` before."""
     n = graph.num_nodes
     node = tables["held_node"]
     why = f"node {{node}} is not one of the {n} nodes of the graph"
@@ -181,6 +162,7 @@ def _check_ids(tables: Tables, where: str) -> None:
     why = "id {id} stands for node {node} here, and for node {other} at another client"
     other = node_of[which]
     _refuse(where, "held", node != other, why, id=tables["held_id"], node=node, other=other)
+    # A node without an owner would be scored by nobody.
     owners = np.bincount(which[owner], minlength=len(ids))[which]
     why = "id {id} has no owner; at least one client owns it"
     _refuse(where, "held", owners == 0, why, id=tables["held_id"])

@@ -201,7 +201,9 @@ class Partition:
                 any graph. In the last case the message names table and row.
         """
         path = Path(path)
+        # Metadata first: it is small and says whether the tables are worth reading.
         metadata = Partition.metadata(path)
+        # The hash finds damage only. A hostile file may have a right one, so the tables are checked, too.
         expected = metadata.pop("hash")
         try:
             contents: dict[str, Any] = read_tensors(path)[0] | metadata
@@ -290,11 +292,8 @@ def without_cross(
 ) -> Partition:
     """Build the partition of clients that may share nodes and edges, without cross-client edges.
 
-    An edge that a client does not hold is unknown to it.
-
-    Args:
-        held: Client, node and owner, [M] each, sorted by (client, node).
-        edges: Client, u and v, [E] each, sorted by (client, u, v).
+    An edge that a client does not hold is unknown to it. `held` is client, node and owner, [M] each, sorted
+    by (client, node); `edges` is client, u and v, [E] each, sorted by (client, u, v).
     """
     none = np.zeros(0, dtype=np.int64)
     return Partition(
@@ -315,14 +314,7 @@ def without_cross(
 
 
 def order_by_client(client: np.ndarray, num_clients: int) -> np.ndarray:
-    """Sort rows by client, stably. Rows that are sorted by id become sorted by (client, id).
-
-    Args:
-        client: The client of each row, [n].
-
-    Returns:
-        The order of the rows, int64 [n].
-    """
+    """Sort rows by client, stably. Rows that are sorted by id become sorted by (client, id)."""
     # numpy sorts 16-bit integers with radix sort, about ten times faster than wider ones.
     short = client.astype(np.uint16) if num_clients <= 2**16 else client
     return np.argsort(short, kind="stable")
@@ -333,14 +325,8 @@ def cross_rows(
 ) -> dict[str, Any]:
     """Build the four columns of the table `cross`, for a partition in which one client holds each id.
 
-    Args:
-        held_client: The client of each held row, [M], sorted by (client, id).
-        held_id: The ids, [M].
-        local: The id at the first endpoint of each edge, [C], in any order.
-        remote: The id at the second endpoint, [C].
-
-    Returns:
-        The columns by name, [C] each, sorted by all four columns.
+    `held_client` and `held_id` [M] are sorted by (client, id); `local` and `remote` [C] are the ids at the
+    two endpoints of each edge, in any order.
     """
     rows = len(held_id)
     row_of = np.empty(rows, dtype=np.int64)

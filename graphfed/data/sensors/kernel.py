@@ -24,22 +24,10 @@ def gaussian_kernel(
     threshold: float = THRESHOLD,
     sigma: float | None = None,
 ) -> sp.csr_matrix:
-    """Compute the adjacency of sensors from listed distances.
+    """Compute the adjacency [S, S] of sensors, float32 csr with diagonal 1, from n pairs without repetition.
 
-    Args:
-        sender: The sensor at which each edge starts, [n]. No pair may be listed twice.
-        receiver: The sensor at which each edge ends, [n].
-        distance: The distances, [n], finite and not negative, in any unit.
-        size: S.
-        threshold: A smaller weight becomes 0.
-        sigma: The scale of the kernel, in the unit of the distances; by default the (population) standard
-            deviation of the distances.
-
-    Returns:
-        The adjacency, [S, S] float32 csr, with diagonal 1.
-
-    Raises:
-        InputError: `sigma` is not given, and the distances have no standard deviation that can be used.
+    Distances are finite, not negative and in any unit, which is that of `sigma`, too; by default it is their
+    (population) standard deviation. A weight below `threshold` becomes 0.
 
     Reference:
         Li et al.: Diffusion Convolutional Recurrent Neural Network, ICLR 2018.
@@ -63,16 +51,9 @@ def gaussian_kernel(
 def with_unit_diagonal(
     sender: np.ndarray, receiver: np.ndarray, weight: np.ndarray, size: int
 ) -> sp.csr_matrix:
-    """Build an adjacency with diagonal 1 from weighted edges.
+    """Build an adjacency [S, S], float32 csr with diagonal 1, from the weights of n distinct pairs.
 
-    Args:
-        sender: The sensor at which each edge starts, [n]. No pair may be listed twice.
-        receiver: The sensor at which each edge ends, [n].
-        weight: The weights, [n]; weights of 0 and weights on the diagonal are dropped.
-        size: S.
-
-    Returns:
-        The adjacency, [S, S] float32 csr.
+    Weights of 0 and weights on the diagonal are dropped.
     """
     weight = weight.astype(np.float32)
     edge = (sender != receiver) & (weight > 0)

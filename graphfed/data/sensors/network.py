@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from graphfed.data.messages import listed
 from graphfed.data.npz_files import NpzFile
 from graphfed.data.sparse import csr_from_arrays
 from graphfed.data.texts import canonical_names
-from graphfed.data.user_files.table_files import Numbers, TableFile
+from graphfed.data.user_files.table_files import Numbers, TableFile, is_number
 from graphfed.errors import InputError, shown
 
 #: The number of sensors whose distances `looks_like_distances` compares.
@@ -23,49 +24,21 @@ COMPARED = 100
 
 @dataclass(frozen=True)
 class Pairs:
-    """Distinct pairs of sensors with a number each.
+    """Distinct pairs of sensors, each with a distance or weight of at least 0, [n] each.
 
-    Attributes:
-        sender: The number of the first sensor, int64 [n].
-        receiver: The number of the second sensor, int64 [n].
-        value: The distance or weight, float64 [n], not negative.
-        listed: The number of rows of the file.
-        left_out: The number of rows that name a sensor without readings.
-        unknown: The sensors without readings that the file names, sorted.
+    `note` is a sentence on the rows that were left out, for reports; "" if there are none.
     """
 
     sender: np.ndarray
     receiver: np.ndarray
     value: np.ndarray
-    listed: int
-    left_out: int
-    unknown: tuple[str, ...]
-
-    @property
-    def note(self) -> str:
-        """A sentence on the rows that were left out, for reports; "" if there are none."""
-        if not self.left_out:
-            return ""
-        return (
-            f"{self.left_out:,} of {self.listed:,} listed pairs were left out, because they name "
-            f"{len(self.unknown):,} sensors without readings ({_some(self.unknown)})"
-        )
+    note: str
 
 
 def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], what: str) -> Pairs:
-    """Read a table with a row for each pair of sensors.
+    """Read a table of pairs: `columns` names the sender, the receiver and the number, a `what`.
 
-    Args:
-        columns: The names of the columns of the sender, the receiver and the number.
-        ids: The S sensors that have readings.
-        what: What the number is: "distance" or "weight".
-
-    Returns:
-        The pairs of sensors that have readings.
-
-    Raises:
-        InputError: A number is missing or negative, a pair has two different numbers, or no row names two of
-            the sensors.
+    Pairs with a sensor that is not among `ids`, the S sensors with readings, are left out.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -90,14 +63,19 @@ def read_pairs(file: TableFile, columns: Sequence[str], ids: tuple[str, ...], wh
     value = numbers[:, 0].astype(np.float64)
     rows = np.flatnonzero((ends >= 0).all(0))
     if not rows.size:
-        content = f"it names {_some(tuple(sorted(unknown)))}" if unknown else "it has no row"
+        content = f"it names {listed(sorted(unknown))}" if unknown else "it has no row"
         raise InputError(
             f"{file.path} lists no pair of sensors that have readings ({content}; the sensors with readings "
-            f"are {_some(ids)}); use the same ids in both files"
+            f"are {listed(ids)}); use the same ids in both files"
         )
     kept = _merge_repeated(file, ends[:, rows], value[rows], rows, ids, what)
-    left_out = len(value) - len(rows)
-    return Pairs(ends[0, kept], ends[1, kept], value[kept], len(value), left_out, tuple(sorted(unknown)))
+    note = ""
+    if len(rows) < len(value):
+        note = (
+            f"{len(value) - len(rows):,} of {len(value):,} listed pairs were left out, because they name "
+            f"{len(unknown):,} sensors without readings ({listed(sorted(unknown))})"
+        )
+    return Pairs(ends[0, kept], ends[1, kept], value[kept], note)
 
 
 def _merge_repeated(
@@ -120,21 +98,11 @@ def _merge_repeated(
 
 
 def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
-    """Read a square matrix of weights or distances. Row i, column j is the number from sensor i to sensor j.
+    """Read a square matrix [S, S] of weights or distances, in which an entry of 0 may be absent.
 
-    A CSV or Parquet file has the ids as names of its columns, and optionally also in its first column. A CSV
-    file may have no ids at all; the order is then that of the readings. An npz file has one square array, or
-    is written by scipy.sparse.save_npz. Its order is that of the readings, or that of an array 'ids'.
-
-    Args:
-        ids: The S sensors that have readings. Other sensors of the matrix are left out.
-
-    Returns:
-        The matrix of the sensors, [S, S], in which an entry of 0 may be absent.
-
-    Raises:
-        InputError: The matrix is not square, has no row for a sensor, or has a number that is negative or not
-            finite.
+    Row i, column j is the number from sensor i to sensor j. Sensors that are not among `ids` are left out. A
+    CSV or Parquet file has the ids as names of its columns, and optionally also in its first column. A CSV
+    file without ids, and an npz file without an array 'ids', has the order of `ids`.
     """
     if path.name.lower().endswith(".npz"):
         matrix, names = _npz_matrix(path, ids)
@@ -145,6 +113,7 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
             f"{path} has {matrix.shape[0]} rows and columns for {len(names)} ids"
             f"{' (the ids of the readings)' if names is ids else ''}; give one row and one column for each id"
         )
+    # The ids of the readings are canonical already.
     order = _order(path, names if names is ids else canonical_names(names), ids)
     matrix = matrix[order][:, order].tocoo()
     bad = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= np.finfo(np.float32).max)))
@@ -163,15 +132,10 @@ def looks_like_distances(matrix: sp.coo_matrix) -> bool:
 
     Distances are 0 on the diagonal, are not all 0 and 1, and no way over a third sensor is shorter than the
     direct one. Weights of a graph do not have all of these properties, except by chance in a small graph.
-
-    Args:
-        matrix: The matrix of S sensors, [S, S], with numbers of at least 0.
-
-    Returns:
-        True if it may have distances.
     """
     if matrix.diagonal().any() or not (matrix.data > 1).any():
         return False
+    # All ways over a third sensor take the cube of the number of sensors, so a part is compared.
     part = matrix.tocsr()[:COMPARED, :COMPARED].toarray().astype(np.float64)
     part[part == 0] = np.inf  # no distance is known
     np.fill_diagonal(part, 0)
@@ -182,7 +146,7 @@ def looks_like_distances(matrix: sp.coo_matrix) -> bool:
 
 def _csv_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
     file = TableFile(path, index="id")
-    if not file.is_parquet and all(_is_number(value) for value in file.first_line):
+    if not file.is_parquet and all(is_number(value) for value in file.first_line):
         rows = TableFile(path, header=False)
         _, matrix = rows.read([], Numbers(rows.columns, "write 0 for no edge"))
         # A first line of numbers has ids if there is one line more than a square matrix has.
@@ -222,14 +186,13 @@ def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
             return _scipy_matrix(file), names
         rest = [key for key in file.names if key != "ids"]
         if len(rest) != 1:
-            file.refuse(f"it has {len(rest)} arrays ({_some(tuple(rest))}), and exactly one matrix is needed")
+            file.refuse(f"it has {len(rest)} arrays ({listed(rest)}), and exactly one matrix is needed")
         size = len(file.take(rest[0], "fiub", (None, None), "a square matrix of numbers"))
         matrix = file.take(rest[0], "fiub", (size, size), "a square matrix of numbers")
         return sp.csr_matrix(matrix.astype(np.float64)), names
 
 
 def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
-    """Read a matrix that scipy.sparse.save_npz wrote in the format csr (its default), csc or coo."""
     kind, data = file.take("format"), file.take("data", "fiub", (None,), "numbers")
     shape = file.take("shape", "iu", (2,), "two whole numbers")
     name = kind.item() if kind.size == 1 else b""
@@ -270,19 +233,9 @@ def _order(path: Path, names: tuple[str, ...], ids: tuple[str, ...]) -> np.ndarr
 def read_positions(
     file: TableFile, column: str, coordinates: Sequence[str], geographic: bool, ids: tuple[str, ...]
 ) -> np.ndarray:
-    """Read the positions of sensors from a table, which may have further sensors.
+    """Read the positions of sensors, [S, 2] float64, from a table that may have others.
 
-    Args:
-        column: The name of the column of ids.
-        coordinates: The names of the columns of latitude and longitude, or of x and y.
-        geographic: Whether the coordinates are degrees.
-        ids: The S sensors that have readings.
-
-    Returns:
-        The positions, [S, 2] float64, in the order of `coordinates`.
-
-    Raises:
-        InputError: A sensor is missing or listed twice, or a coordinate is no number or out of range.
+    `geographic` means that the coordinates are latitude and longitude in degrees.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -308,15 +261,3 @@ def read_positions(
         )
     ordered: np.ndarray = position[np.asarray(row)]
     return ordered
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")

@@ -20,31 +20,18 @@ MAX_INTERVALS = 240
 
 
 def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]:
-    """Compute the overview of sensors.
+    """Compute the overview of sensors, as JSON. `split` is that of the windows, if there is one.
 
-    Some of its keys:
-
-    - sensors.missing: the fraction of steps at which each sensor has no reading.
-    - sensors.observed: whether each sensor takes part in training.
-    - edges: [sender, receiver, weight] by the numbers of the sensors, without the diagonal, at most
-      MAX_EDGES, those with the largest weights.
-    - summary.end: the time of the last reading.
-    - summary.missing: the fraction of all readings that are missing.
-    - summary.availability: the fraction of readings that are present, for each interval of time.
-    - summary.longest_gap: the longest time without a reading of one sensor.
-    - summary.edges, components, largest_component, isolated: counts of edges, of components, of sensors in
-      the largest component, and of sensors without a neighbour in either direction.
-
-    Args:
-        split: The split of the windows; None if there is no split.
-
-    Returns:
-        A dictionary that can be written as JSON.
+    sensors.missing is the fraction of steps at which each sensor has no reading. edges are [sender, receiver,
+    weight] without the diagonal, at most MAX_EDGES, those with the largest weights. summary.availability is
+    the fraction of readings that are present, for each interval of time, and summary.isolated the number of
+    sensors without a neighbour in either direction.
     """
     size = sensors.num_sensors
     graph = sensors.adjacency.tocoo()
     edge = graph.row != graph.col
     sender, receiver, weight = graph.row[edge], graph.col[edge], graph.data[edge]
+    # Sorted again, so that edges stay in the order of the matrix.
     heaviest = np.sort(np.argsort(-weight, kind="stable")[:MAX_EDGES])
     degree = np.bincount(sender, minlength=size) + np.bincount(receiver, minlength=size)
     components, member = sp.csgraph.connected_components(sensors.adjacency, directed=False)
@@ -72,14 +59,7 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
         "edges": [[int(sender[e]), int(receiver[e]), round(float(weight[e]), 6)] for e in heaviest],
         "windows": None
         if split is None
-        else {
-            "lags": split.lags,
-            "horizon": split.horizon,
-            "every": split.every,
-            "train": split.train,
-            "val": split.val,
-            "test": split.test,
-        },
+        else {key: getattr(split, key) for key in ("lags", "horizon", "every", "train", "val", "test")},
         "summary": {
             "end": (start + step * (sensors.num_steps - 1)).isoformat(),
             "missing": float(sensors.missing.mean()),
@@ -100,11 +80,7 @@ def sensor_overview(sensors: Sensors, split: TimeSplit | None) -> dict[str, Any]
 
 
 def sensor_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Describe sensors for a person.
-
-    Returns:
-        Pairs of a label and a text.
-    """
+    """Describe sensors for a person, in pairs of a label and a text."""
     summary, each, windows = overview["summary"], overview["sensors"], overview["windows"]
     size = len(each["ids"])
     worst = int(np.argmax(each["missing"]))
@@ -167,7 +143,6 @@ def _short(time: str) -> str:
 
 
 def _duration(time: timedelta) -> str:
-    """Write a duration in days and hours, or in hours and minutes."""
     minutes = int(time.total_seconds()) // 60
     days, hours = minutes // 1440, minutes // 60 % 24
     if days:

@@ -50,14 +50,10 @@ _NO_SENSOR = f"{_MISSING} (or drop the column if it is no sensor)"
 class Rows:
     """The rows of a file.
 
-    Attributes:
-        ids: The names of the S sensors.
-        times: The time of each row in microseconds since 1970, int64 [R].
-        sensor: For a long table, the number of each row's sensor, int64 [R]; None for a wide table.
-        values: The readings, float32, NaN if missing; [R] for a long table, [R, S] for a wide one.
-        where: A function that describes the position of a row, for messages.
-        zoned: Whether the file names a time zone; `times` are then in UTC.
-        note: A remark if most different readings of a sensor are equal in 32 bits; otherwise empty.
+    `times` are in microseconds since 1970, int64 [R], and in UTC if `zoned`. `values` are float32, NaN if
+    missing: [R, S] for a wide table, and [R] for a long one, in which `sensor`, int64 [R], is the sensor of
+    each row. `where` describes the position of a row for messages, and `note` is a remark on values that are
+    equal in 32 bits, or "".
     """
 
     path: Path
@@ -72,14 +68,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Grid:
-    """Readings at equal steps of time.
-
-    Attributes:
-        readings: The readings, float32 [T, S]; NaN if missing.
-        start: The ISO time of the first step.
-    """
+    """Readings at equal steps of time from the ISO time `start`, float32 [T, S], 0 if missing."""
 
     readings: np.ndarray
+    missing: np.ndarray
     start: str
     step_minutes: int
 
@@ -90,12 +82,7 @@ class Grid:
 def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     """Read a table with a column of times, in which every other column is a sensor.
 
-    Args:
-        time: The name of the column of times.
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The table has no sensor or no row, or a value cannot be used.
+    `missing` is a number that means a missing reading, here and below; None if there is none.
     """
     file = TableFile(path, index=INDEX)
     sensors = [name for name in file.columns if name != time]
@@ -110,17 +97,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
 
 
 def read_long(path: Path, time: str, sensor: str, value: str, missing: float | None) -> Rows:
-    """Read a table with a row for each reading. The order of sensors is that of their first rows.
-
-    Args:
-        time: The name of the column of times.
-        sensor: The name of the column of sensors.
-        value: The name of the column of readings.
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The table has no row, or a value cannot be used.
-    """
+    """Read a table with a row for each reading. The order of sensors is that of their first rows."""
     import pyarrow.compute as pc
 
     file = TableFile(path, index=INDEX)
@@ -144,38 +121,13 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
 
 
 def read_hdf5(path: Path, missing: float | None) -> Rows:
-    """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor.
-
-    Args:
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The file is missing, damaged or laid out differently, or a value cannot be used.
-    """
-
-    def where(row: int) -> str:
-        return f"{path}, row {row + 1}"
-
-    columns, index, read = read_table(path)
-    times, zoned = _read_array_times(index, where)
-    names = _distinct(path, columns)
-    values, note = _float32(read, names, where)
-    return Rows(path, names, times, None, _without(values, missing), where, zoned, note)
+    """Read an HDF5 file in the layout of METR-LA's and PEMS-BAY's, with a column for each sensor."""
+    columns, index, values = read_table(path)
+    return _array_rows(path, _distinct(path, columns), index, values, missing)
 
 
 def read_arrays(path: Path, missing: float | None) -> Rows:
-    """Read an npz file with the arrays that this module's docstring describes.
-
-    Args:
-        missing: A number that means a missing reading; None if there is none.
-
-    Raises:
-        InputError: The file is missing or damaged, or an array cannot be used.
-    """
-
-    def where(row: int) -> str:
-        return f"{path}, row {row + 1}"
-
+    """Read an npz file with the arrays that this module's docstring describes."""
     with NpzFile(path, "write it again, with the arrays 'readings', 'ids' and 'times'") as file:
         if "readings" not in file:
             _refuse_other_arrays(file)
@@ -190,10 +142,20 @@ def read_arrays(path: Path, missing: float | None) -> Rows:
         else:
             start = file.take("start", "UM", (), "the time of the first row, because 'times' is absent")
             minutes = int(file.take("step_minutes", "iu", (), "one whole number").item())
+            # The product with the number of steps must fit into 64 bits.
             if not 1 <= minutes <= 10**6:
                 file.refuse(f"step_minutes is {minutes}; expected whole minutes, at least 1")
             first, _ = _read_array_times(start.reshape(1), lambda _: f"{path}, array 'start'")
             index = (first + np.arange(steps) * minutes * MINUTE).view("datetime64[us]")
+    return _array_rows(path, names, index, readings, missing)
+
+
+def _array_rows(
+    path: Path, names: tuple[str, ...], index: np.ndarray, readings: np.ndarray, missing: float | None
+) -> Rows:
+    def where(row: int) -> str:
+        return f"{path}, row {row + 1}"
+
     times, zoned = _read_array_times(index, where)
     values, note = _float32(readings, names, where)
     return Rows(path, names, times, None, _without(values, missing), where, zoned, note)
@@ -217,7 +179,6 @@ def _refuse_other_arrays(file: NpzFile) -> None:
 
 
 def _distinct(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Convert the names of sensors to their canonical texts; InputError if two are equal."""
     ids = canonical_names(names)
     (twice, count), *_ = Counter(ids).most_common(1)
     if count > 1:
@@ -304,15 +265,10 @@ def _read_array_times(index: np.ndarray, where: Callable[[int], str]) -> tuple[n
 def _read_microseconds(
     values: "pa.Array | pa.ChunkedArray", refuse: Callable[[int, str, str], NoReturn]
 ) -> tuple[np.ndarray, bool]:
-    """Convert texts, dates or Arrow's times to microseconds.
+    """Convert texts, dates or Arrow's times to microseconds since 1970, [R]; decide whether they name a zone.
 
-    Args:
-        values: R values.
-        refuse: A function (row, what, fix) that raises for the first value that is no time, or that names no
-            time zone although the first value names one.
-
-    Returns:
-        The microseconds since 1970, int64 [R], and whether the values name a time zone.
+    `refuse` (row, what, fix) raises for the first value that is no time, or that names no time zone although
+    the first value names one.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -324,10 +280,12 @@ def _read_microseconds(
     if values.null_count:
         refuse(pc.index(pc.is_null(values), True).as_py(), "is empty", "write the time, or drop the row")
     if written:
+        # The first row decides whether the file names time zones, and all others must agree.
         first = values.slice(0, 1)
         zoned = not _is_time(first, None) and _is_time(first, "UTC")
     elif pa.types.is_date(values.type):
         values = values.cast(pa.timestamp("ms"))
+    # Nanoseconds are cut off; text with finer parts than microseconds is refused.
     finer = not written and values.type.unit == "ns"
     needs_zone = zoned and written
 
@@ -364,13 +322,7 @@ def _is_time(texts: "pa.Array | pa.ChunkedArray", zone: str | None) -> bool:
 def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
     """Align rows to equal steps of time, in the order of time. Steps without a row are missing.
 
-    Args:
-        step_minutes: The minutes between two steps; by default the most frequent difference between
-            consecutive times.
-
-    Raises:
-        InputError: A time (of a sensor, in a long table) occurs twice, a time is between two steps, a gap is
-            too long, or a sensor has no reading.
+    `step_minutes` is by default the most frequent difference between consecutive times.
     """
     times, first, number = np.unique(rows.times, return_index=True, return_inverse=True)
     size = len(rows.ids)
@@ -387,6 +339,7 @@ def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
         )
     position = (times - times[0]) // step
     steps = int(position[-1]) + 1
+    # One wrong year would make a grid of millions of empty steps.
     if steps > SPARE_STEPS + SPARE_TIMES * len(times):
         late = int(np.diff(position).argmax()) + 1
         raise InputError(
@@ -404,13 +357,16 @@ def on_grid(rows: Rows, step_minutes: int | None) -> Grid:
         readings[position[number]] = rows.values
     else:
         readings[position[number], rows.sensor] = rows.values
-    silent = np.flatnonzero(np.isnan(readings).all(0))
+    missing = np.isnan(readings)
+    # Nothing could be learned or scored at such a sensor.
+    silent = np.flatnonzero(missing.all(0))
     if silent.size:
         raise InputError(
             f"{rows.path} has no reading of sensor {shown(rows.ids[silent[0]])} ({silent.size} such "
             "sensors); remove the sensor from the file"
         )
-    return Grid(readings, _iso(times[0]), int(step // MINUTE))
+    readings[missing] = 0
+    return Grid(readings, missing, _iso(times[0]), int(step // MINUTE))
 
 
 def _refuse_repeated(rows: Rows, key: np.ndarray) -> None:
@@ -430,7 +386,6 @@ def _refuse_repeated(rows: Rows, key: np.ndarray) -> None:
 
 
 def _step(rows: Rows, times: np.ndarray, step_minutes: int | None) -> int:
-    """Compute the microseconds between two steps."""
     if step_minutes is not None:
         return step_minutes * MINUTE
     if len(times) < 2:

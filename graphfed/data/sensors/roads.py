@@ -48,14 +48,10 @@ class _Roads:
 
 @dataclass(frozen=True)
 class _Jam:
-    """One congestion.
+    """One congestion, from `onset` for `duration` minutes, that starts at a kilometre of its road.
 
-    Attributes:
-        kilometre: The place on its road at which it starts.
-        onset: The minute at which it starts.
-        duration: Its duration in minutes.
-        strength: The fraction of the speed that is lost at its start; half of this is lost at its end.
-        reach: How far it moves upstream, in km.
+    The fraction `strength` of the speed is lost at its start, and half of it where it ends, `reach` km
+    upstream.
     """
 
     kilometre: float
@@ -66,19 +62,10 @@ class _Jam:
 
 
 def make_roads(*, sensors: int = 60, weeks: int = 4, seed: int = 0) -> Sensors:
-    """Generate speeds at the sensors of a road network. The same options give the same data.
+    """Generate speeds in miles per hour at the sensors of a road network. Equal options give equal data.
 
-    Sensors are numbered road by road, in the direction of travel, and positions are in kilometres.
-
-    Args:
-        sensors: S, at most 5000.
-        weeks: The number of weeks, each of 2016 steps. There are at most 5 * 10^7 readings.
-
-    Returns:
-        The sensors, with speeds in miles per hour.
-
-    Raises:
-        InputError: An option is out of range.
+    Sensors are numbered road by road, in the direction of travel, and positions are in kilometres. A week has
+    2016 steps.
     """
     for option, value in {"sensors": sensors, "weeks": weeks}.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

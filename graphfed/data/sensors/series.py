@@ -22,19 +22,14 @@ class Sensors:
     them as read-only.
 
     Attributes:
-        name: The name of the data set.
-        readings: The readings, [T, S] float32, finite; 0 if missing.
-        missing: Whether each reading is missing, [T, S] bool.
+        readings: The readings, [T, S] float32, finite; 0 if `missing`, [T, S] bool.
         adjacency: The weights of edges, [S, S] float32 csr. The row of an edge is the sensor at which it
             starts (the sender), its column the sensor at which it ends (the receiver). Weights are above 0,
             and the diagonal is 1.
         position: The positions of the sensors, [S, 2] float64, or None: (x, y) in kilometres, or (latitude,
             longitude) in degrees if `geographic`.
-        ids: The names of the sensors, S different ones.
         start: The ISO time of the first reading, without a time zone.
-        geographic: Whether positions are in degrees.
         quantity: The measured quantity and its unit, for axes of plots.
-        note: A remark for readers of results.
     """
 
     name: str
@@ -69,6 +64,7 @@ class Sensors:
             raise self._refused(
                 f"start={shown(self.start)} is no ISO time, as in '2024-01-01T00:00:00'"
             ) from None
+        # A time zone would be lost in the windows; readers of files convert such times to UTC.
         if zone is not None:
             raise self._refused(f"start={shown(self.start)} names a time zone; remove it")
         if (

@@ -33,13 +33,9 @@ DCRNN = "the public repository liyaguang/DCRNN, folder data/sensor_graph"
 
 @dataclass(frozen=True)
 class Roads:
-    """The files of a road network.
+    """The files of a road network: an npz file of the graph, or else the tables of distances and locations.
 
-    Attributes:
-        graph: An npz file of the graph.
-        distances: A table of distances, which is used if there is no npz file.
-        locations: The names that the table of locations may have.
-        lost_hour: The start of the hour that a clock skipped, if the readings have no rows for it; else None.
+    `lost_hour` is the start of the hour that a clock skipped, if the readings have no rows for it.
     """
 
     graph: str
@@ -50,17 +46,13 @@ class Roads:
 
 @dataclass(frozen=True)
 class TrafficSource:
-    """A data set.
+    """A data set: its title, the names that its file of readings may have, and where that comes from.
 
-    Attributes:
-        name: The name of the data set.
-        readings: The names that the file of readings may have; the first that exists is read.
-        roads: The files of the graph; None if the file of readings contains the graph.
-        source: Where the file of readings comes from.
-        note: A remark for readers of results.
+    `roads` has the files of the graph; None if the file of readings contains the graph.
     """
 
     name: str
+    title: str
     readings: tuple[str, ...]
     roads: Roads | None
     source: str
@@ -79,19 +71,39 @@ _LOST = "the hour that daylight saving time skipped on 2017-03-12 is no step, so
 TRAFFIC = {
     source.name: source
     for source in (
-        TrafficSource("metr_la", ("metr-la.h5", "METR-LA.h5", "METR-LA.csv", "metr-la.csv"), _LA, _FULL),
         TrafficSource(
-            "pems_bay", ("pems-bay.h5", "PEMS-BAY.h5", "PEMS-BAY.csv", "pems-bay.csv"), _BAY, _FULL
+            "metr_la",
+            "Los Angeles: speeds at 207 sensors, 34 272 steps of 5 minutes",
+            ("metr-la.h5", "METR-LA.h5", "METR-LA.csv", "metr-la.csv"),
+            _LA,
+            _FULL,
+        ),
+        TrafficSource(
+            "pems_bay",
+            "Bay Area: speeds at 325 sensors, 52 116 steps of 5 minutes",
+            ("pems-bay.h5", "PEMS-BAY.h5", "PEMS-BAY.csv", "pems-bay.csv"),
+            _BAY,
+            _FULL,
         ),
         TrafficSource(
             "metr_la_week",
+            "METR-LA, first week: 207 sensors, 2 016 steps, gaps interpolated",
             ("metr_la_207sensors_first_week_interpolated.npz",),
             _LA,
             "the public repository lehaifeng/T-GCN, data/los_speed.csv",
             "first week; missing readings filled by linear interpolation",
         ),
         TrafficSource(
+            "metr_la_raw",
+            "METR-LA, its first 1 026 steps at 207 sensors, with the gaps",
+            ("metr_la_207sensors_first1026steps_raw.npz",),
+            _LA,
+            "the first 1 026 rows of metr-la.h5",
+            "first three and a half days",
+        ),
+        TrafficSource(
             "metr_la_20",
+            "METR-LA, 20 of the sensors over the full period",
             ("metr_la_20sensors.npz",),
             None,
             "the readings of 20 sensors in metr-la.h5",
@@ -99,31 +111,18 @@ TRAFFIC = {
         ),
         TrafficSource(
             "pems_bay_67",
+            "PEMS-BAY, 67 of the sensors over the full period",
             ("pems_bay_67sensors.npz",),
             None,
             "the readings of 67 sensors in pems-bay.h5",
             f"67 of 325 sensors; {_LOST}",
-        ),
-        TrafficSource(
-            "metr_la_raw",
-            ("metr_la_207sensors_first1026steps_raw.npz",),
-            _LA,
-            "the first 1 026 rows of metr-la.h5",
-            "first three and a half days",
         ),
     )
 }
 
 
 def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None, list[str]]:
-    """Find the files of a data set.
-
-    Args:
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The file of readings, None if there is none; and the names of the missing files.
-    """
+    """Find the file of readings of a data set (None if there is none), and the names of the missing files."""
     readings = _first(roots, source.readings)
     missing = [] if readings else [source.readings[0]]
     if source.roads is not None and not _first(roots, (source.roads.graph, source.roads.distances)):
@@ -132,18 +131,7 @@ def find_traffic(roots: list[Path], source: TrafficSource) -> tuple[Path | None,
 
 
 def load_traffic(source: TrafficSource, roots: list[Path]) -> Sensors:
-    """Load a traffic data set.
-
-    Args:
-        roots: Data folders, searched in this order.
-
-    Returns:
-        The sensors, in the order of the readings.
-
-    Raises:
-        InputError: A file is missing or damaged. For a missing file the message names the searched folders
-            and the source.
-    """
+    """Load a traffic data set from the first of the data folders `roots` that has it."""
     place = _first(roots, source.readings)
     if place is None:
         _missing(source, source.readings, roots, source.source)
@@ -173,7 +161,7 @@ def _from_npz(source: TrafficSource, place: Path) -> Sensors:
         start = file.take("start", "U", (), "a time")
         step = file.take("step_minutes", "iu", (), "one whole number")
         readings = (speed / 10 if tenths else speed).astype(np.float32)
-        adjacency = _no_edges(len(ids))
+        adjacency = sp.identity(len(ids), np.float32, "csr")
         position = None
         if source.roads is None:
             adjacency, position = _graph_arrays(file, np.arange(len(ids)), len(ids))
@@ -204,13 +192,11 @@ def _from_table(source: TrafficSource, rows: Rows) -> Sensors:
             rows = replace(rows, times=np.where(after, rows.times - 60 * MINUTE, rows.times))
             note = _LOST
     grid = on_grid(rows, STEP_MINUTES)
-    missing = np.isnan(grid.readings)
-    grid.readings[missing] = 0
     return Sensors(
         name=source.name,
         readings=grid.readings,
-        missing=missing,
-        adjacency=_no_edges(len(rows.ids)),
+        missing=grid.missing,
+        adjacency=sp.identity(len(rows.ids), np.float32, "csr"),
         position=None,
         ids=rows.ids,
         start=grid.start,
@@ -219,11 +205,6 @@ def _from_table(source: TrafficSource, rows: Rows) -> Sensors:
         quantity=QUANTITY,
         note=note,
     )
-
-
-def _no_edges(size: int) -> sp.csr_matrix:
-    none = np.zeros(0, dtype=np.int64)
-    return with_unit_diagonal(none, none, np.zeros(0), size)
 
 
 # ---- the graph ---------------------------------------------------------------------------------------------
@@ -242,6 +223,7 @@ def _graph(
                 if unknown:
                     file.refuse(f"it has no sensor {unknown[0]!r} ({len(unknown)} such sensors)")
                 return _graph_arrays(file, np.array([listed[name] for name in ids]), len(listed))
+        # Graph and locations come from one folder, so that versions are not mixed.
         place = _first([root], (roads.distances,))
         if place is not None:
             return _graph_tables(place, _first([root], roads.locations), ids)
@@ -295,15 +277,9 @@ def _sensor_ids(file: NpzFile) -> tuple[str, ...]:
 # ---- files -------------------------------------------------------------------------------------------------
 
 
-def _folders(roots: list[Path]) -> list[Path]:
-    """List the folders that are searched below each root, in order."""
-    return [
-        root / above for root in roots for above in ("traffic", "traffic/sensor_graph", ".", "sensor_graph")
-    ]
-
-
 def _first(roots: list[Path], names: Sequence[str]) -> Path | None:
-    places = (folder / name for name in names for folder in _folders(roots))
+    folders = ("traffic", "traffic/sensor_graph", ".", "sensor_graph")
+    places = (root / folder / name for name in names for root in roots for folder in folders)
     return next((place for place in places if place.is_file()), None)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from graphfed.data.content import content_hash
 from graphfed.data.graphs.splits import fractions_in
+from graphfed.data.messages import listed
 from graphfed.data.sensors.series import Sensors
 from graphfed.errors import InputError, did_you_mean, shown
 
@@ -24,15 +25,9 @@ KINDS = ("default", "time", "inductive")
 class TimeSplit:
     """The windows and sensors for training, validation and test.
 
-    Training windows are 0 .. train - 1; validation windows follow, and then test windows.
-
-    Attributes:
-        lags: The number of steps that a forecast reads.
-        horizon: The number of steps that it predicts.
-        every: The stride: training uses every k-th training window (1: all).
-        val: The number of validation windows.
-        observed: The sensors that take part in training and validation, bool [S]. All sensors take part in
-            the test.
+    Training windows are 0 .. train - 1; validation windows follow, and then test windows. A forecast reads
+    `lags` steps and predicts `horizon` steps; training uses every `every`-th window. The sensors `observed`,
+    bool [S], take part in training and validation, and all sensors in the test.
     """
 
     name: str
@@ -52,19 +47,15 @@ class TimeSplit:
 
 
 def with_training_remark(sensors: Sensors, split: TimeSplit) -> Sensors:
-    """Note the sensors that have no reading to forecast in any training window.
-
-    Returns:
-        The sensors, with the remark in `note`; the same sensors if all have such readings.
-    """
+    """Note, in `note`, the sensors that have no reading to forecast in any training window."""
     steps = slice(split.lags, split.train + split.lags + split.horizon - 1)
     without = np.flatnonzero(sensors.missing[steps].all(0) & split.observed)
     if not without.size:
         return sensors
-    names = ", ".join(shown(sensors.ids[sensor]) for sensor in without[:5])
+    names = [sensors.ids[sensor] for sensor in without]
     remark = (
         f"{without.size:,} of {sensors.num_sensors:,} sensors {'has' if without.size == 1 else 'have'} no "
-        f"reading to train on ({names}{', ...' if without.size > 5 else ''}) and still count as clients; "
+        f"reading to train on ({listed(names)}) and still count as clients; "
         "leave them out of the file of readings, or use an earlier or longer period"
     )
     return replace(sensors, note="; ".join(filter(None, (sensors.note, remark))))
@@ -81,15 +72,6 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
         "inductive:F"       "time:0.7,0.1,0.2" in which only the westernmost round(F S) sensors (at least one)
                             take part in training and validation
         "default", "time"   "time:0.7,0.1,0.2"
-
-    Args:
-        name: The kind of split and its numbers.
-        lags: The number of steps that a forecast reads.
-        horizon: The number of steps that it predicts.
-
-    Raises:
-        InputError: The name is unknown, there are too few steps, a part has no window, or the split is
-            inductive and the sensors have no positions.
     """
     for what, value in (("lags", lags), ("horizon", horizon), ("every", every)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -103,38 +85,14 @@ def make_time_split(sensors: Sensors, name: str, lags: int, horizon: int, every:
         )
     if colon and kind == "default":
         raise InputError(f"split {shown(name)}: 'default' takes no numbers; use 'time:0.7,0.1,0.2'")
+    fractions, observed = USUAL, np.ones(sensors.num_sensors, dtype=bool)
     if kind == "inductive":
         fraction = _fraction_of_sensors(name, numbers)
         observed = _western(sensors, name, fraction)
-        return _in_time(sensors, f"inductive:{fraction:g}", USUAL, observed, lags, horizon, every)
-    fractions = _fractions(name, numbers) if colon else USUAL
-    observed = np.ones(sensors.num_sensors, dtype=bool)
-    name = "time:" + ",".join(f"{fraction:g}" for fraction in fractions)
-    return _in_time(sensors, name, fractions, observed, lags, horizon, every)
-
-
-def windows(readings: np.ndarray, lags: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all windows of readings, as views without a copy.
-
-    Args:
-        readings: The readings, [T, S].
-
-    Returns:
-        The inputs, [W, lags, S], and the targets, [W, horizon, S].
-    """
-    both = np.lib.stride_tricks.sliding_window_view(readings, lags + horizon, axis=0).swapaxes(1, 2)
-    return both[:, :lags], both[:, lags:]
-
-
-def _in_time(
-    sensors: Sensors,
-    name: str,
-    fractions: tuple[float, float, float],
-    observed: np.ndarray,
-    lags: int,
-    horizon: int,
-    every: int,
-) -> TimeSplit:
+        name = f"inductive:{fraction:g}"
+    else:
+        fractions = _fractions(name, numbers) if colon else USUAL
+        name = "time:" + ",".join(f"{fraction:g}" for fraction in fractions)
     total = sensors.num_steps - lags - horizon + 1
     if total < 1:
         raise InputError(
@@ -152,6 +110,12 @@ def _in_time(
     return TimeSplit(name, lags, horizon, every, observed=observed, **parts)
 
 
+def windows(readings: np.ndarray, lags: int, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return views of all windows of readings [T, S]: inputs [W, lags, S] and targets [W, horizon, S]."""
+    both = np.lib.stride_tricks.sliding_window_view(readings, lags + horizon, axis=0).swapaxes(1, 2)
+    return both[:, :lags], both[:, lags:]
+
+
 def _western(sensors: Sensors, name: str, fraction: float) -> np.ndarray:
     """Select the round(fraction S) westernmost sensors, bool [S]; by id if longitudes (or x) are equal."""
     if sensors.position is None:
@@ -160,6 +124,7 @@ def _western(sensors: Sensors, name: str, fraction: float) -> np.ndarray:
             "name a file of locations in the description ('locations:'), or use 'time:0.7,0.1,0.2'"
         )
     east = sensors.position[:, 1 if sensors.geographic else 0]
+    # Ties are broken by id and not by position, which depends on the order of the file.
     order = sorted(range(sensors.num_sensors), key=lambda s: (east[s], sensors.ids[s]))
     observed = np.zeros(sensors.num_sensors, dtype=bool)
     observed[order[: max(1, round(fraction * sensors.num_sensors))]] = True

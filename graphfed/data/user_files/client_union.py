@@ -23,13 +23,7 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class ClientTables:
-    """The content of one client's files.
-
-    Attributes:
-        nodes: Its file of nodes, for messages.
-        edges: Its file of edges, for messages.
-        tables: The content of both files.
-    """
+    """The content of one client's files, which are named in messages."""
 
     name: str
     nodes: TableFile
@@ -37,30 +31,14 @@ class ClientTables:
     tables: Tables
 
 
-@dataclass(frozen=True)
-class Union:
-    """The clients' common graph.
-
-    Attributes:
-        tables: The N nodes in the order of their first rows, and every edge once, u < v, sorted by (u, v),
-            without self loops.
-        held: The nodes and edges that each client lists.
-        listed: The endpoints of each client's edges as its file lists them, [2, e] nodes per client.
-    """
-
-    tables: Tables
-    held: Held
-    listed: tuple[np.ndarray, ...]
-
-
-def unite(clients: Sequence[ClientTables], description: Description) -> Union:
-    """Merge the tables of several clients.
+def unite(
+    clients: Sequence[ClientTables], description: Description
+) -> tuple[Tables, Held, tuple[np.ndarray, ...]]:
+    """Merge the tables of several clients into one, what each client lists, and the edges as each file lists
+    them.
 
     A client owns the nodes whose label its file states. If no file states a node's label, every client that
-    lists the node owns it.
-
-    Raises:
-        InputError: Two clients disagree; the message names both clients, files, rows and values.
+    lists the node owns it. Nodes are in the order of their first rows, and edges are undirected and sorted.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -70,6 +48,7 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
     labels, owner = None, np.ones(len(rows.node), dtype=bool)
     if description.label is not None:
         texts = pa.concat_arrays([client.tables.label for client in clients])
+        # Numbers are compared, because comparing texts of all rows is much slower.
         codes = np.asarray(texts.dictionary_encode().indices)
         known = np.asarray(pc.not_equal(texts, ""))
         first = rows.first(known)
@@ -93,7 +72,7 @@ def unite(clients: Sequence[ClientTables], description: Description) -> Union:
     listed = tuple(rows.of(s)[client.tables.ends] for s, client in enumerate(clients))
     remarks = dict.fromkeys(remark for client in clients for remark in client.tables.remarks)
     tables = Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, rows.ids[:0], tuple(remarks))
-    return Union(tables, held, listed)
+    return tables, held, listed
 
 
 class _Rows:
@@ -168,6 +147,7 @@ def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
         node, start = rows.of(s), rows.start[s]
         new = first[node] == start + np.arange(len(node))
         x[node[new]] = client.tables.x[new]
+        # Features are compared exactly: each client wrote the same number or another one.
         differs = client.tables.x != x[node]
         bad = np.flatnonzero(differs.any(axis=1))
         if bad.size:
@@ -184,11 +164,8 @@ def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
 def _edges(
     rows: _Rows, weight: str | None, repeated: str
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
-    """Merge the clients' edges.
-
-    Returns:
-        The endpoints of every edge once, [2, m]; its weight, [m], or None; and, for each pair of a client and
-        an edge that it lists, the client and the edge.
+    """Merge the edges: endpoints [2, m], weights [m] or None, and client and edge of all pairs that clients
+    list.
     """
     n = len(rows.ids)
     keys, weights = [], []
@@ -205,6 +182,7 @@ def _edges(
     ends = np.stack((known // n, known % n))
     if weight is None:
         return ends, None, edge_client, edge
+    # Each client has merged its own repetitions. Clients must then agree, and their weights do not add up.
     amount = np.concatenate(weights)
     first = np.empty(len(known), dtype=np.int64)
     first[edge[::-1]] = np.arange(len(edge))[::-1]

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
+from graphfed.data.messages import listed
 from graphfed.data.user_files.table_files import TableFile
-from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.errors import InputError, did_you_mean
 from graphfed.validation import explain_content
 
 #: A file that a description names. In JSON it is an absolute path.
@@ -26,12 +27,14 @@ _DISTANCE_WORDS = {
 
 
 def names_distance(column: str) -> bool:
-    """Decide by its name whether a column has distances and not weights.
-
-    Returns:
-        True if a word of the name means a distance.
-    """
+    """Decide by the words of its name whether a column has distances and not weights."""
     return not _DISTANCE_WORDS.isdisjoint(re.split(r"[^a-z]+", column.lower()))
+
+
+def no_column(column: str, key: str, file: TableFile, origin: str) -> InputError:
+    """Build the error for a key that names a column which a file does not have."""
+    hint = did_you_mean(column, file.columns)
+    return InputError(f"{origin}: {file.path} has no column {column!r} ({key}); {hint}")
 
 
 class YamlModel(BaseModel):
@@ -45,14 +48,7 @@ class YamlModel(BaseModel):
 
     @classmethod
     def check(cls, content: object, origin: str) -> Self:
-        """Validate content.
-
-        Args:
-            origin: The name of the content in messages.
-
-        Raises:
-            InputError: The content is not valid; the message states the first error.
-        """
+        """Validate content, which messages call `origin`; an InputError states the first error."""
         try:
             return cls.model_validate(
                 dict(content) if isinstance(content, Mapping) else content, context=origin
@@ -66,12 +62,7 @@ class YamlModel(BaseModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
-        """Write one of pydantic's errors as a message of one line.
-
-        Args:
-            fault: The error, as pydantic lists it.
-            origin: The name of the content in messages.
-        """
+        """Write one of pydantic's errors as a message of one line."""
         return explain_content(fault, cls, origin, f"{origin}: ")
 
     @property
@@ -81,17 +72,9 @@ class YamlModel(BaseModel):
         return [field.alias or name for name, field in fields if name in self.model_fields_set]
 
     def column(self, name: str, file: TableFile, origin: str, required: bool = False) -> str | None:
-        """Look up the column that a key names.
+        """Return the column that a key names, or its default if the file has such a column, else None.
 
-        Args:
-            origin: The name of the description in messages.
-            required: Whether the file must have the column even if the key is not given.
-
-        Returns:
-            The column that the key names, or its default if the file has such a column, else None.
-
-        Raises:
-            InputError: The file does not have the column; the message names its columns.
+        A column that the key names, or that is `required`, must exist.
         """
         column: str | None = getattr(self, name)
         if column in file.columns or (column is None and not required):
@@ -100,16 +83,12 @@ class YamlModel(BaseModel):
         if column is None:
             raise InputError(f"{origin}: {key} must name a column of {file.path}")
         if name in self.model_fields_set:
-            raise InputError(
-                f"{origin}: {file.path} has no column {column!r} ({key}); "
-                f"{did_you_mean(column, file.columns)}"
-            )
+            raise no_column(column, key, file, origin)
         if required:
-            columns = ", ".join(map(shown, file.columns[:8])) + (", ..." if len(file.columns) > 8 else "")
             raise InputError(
-                f"{file.path} has no column {column!r} ({key}); the columns are {columns}: name the one to "
-                f"use in {origin}, as in '{key}: COLUMN'; if these are no names, add a first line with the "
-                f"names of the columns{file.header_fix}"
+                f"{file.path} has no column {column!r} ({key}); the columns are {listed(file.columns, 8)}: "
+                f"name the one to use in {origin}, as in '{key}: COLUMN'; if these are no names, add a first "
+                f"line with the names of the columns{file.header_fix}"
             )
         return None
 

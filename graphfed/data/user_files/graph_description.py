@@ -40,10 +40,11 @@ from pydantic import (
 from pydantic.config import JsonDict
 
 from graphfed.data.dropped import names_dropped
+from graphfed.data.messages import listed
 from graphfed.data.texts import MISSING, canonical_names
-from graphfed.data.user_files.description import DescribedFile, YamlModel
+from graphfed.data.user_files.description import DescribedFile, YamlModel, no_column
 from graphfed.data.user_files.table_files import TableFile
-from graphfed.errors import InputError, did_you_mean, shown
+from graphfed.errors import InputError, shown
 from graphfed.plain_yaml import read_yaml
 
 #: The keys that name a column of nodes, and those that name a column of edges.
@@ -160,12 +161,7 @@ class Description(YamlModel):
 
     @classmethod
     def explain(cls, fault: Mapping[str, Any], origin: str) -> str:
-        """Write one of pydantic's errors as a message of one line, which names the client if there is one.
-
-        Args:
-            fault: The error, as pydantic lists it.
-            origin: The name of the content in messages.
-        """
+        """Write one of pydantic's errors as a message of one line, which names the client if there is one."""
         if fault["loc"][:1] == ("clients",) and len(fault["loc"]) > 1:
             _, client, *inside = fault["loc"]
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
@@ -177,6 +173,7 @@ class Description(YamlModel):
         """Replace an empty value by the default, and a single pattern, file or word by a list."""
         if given is None:
             return None if info.field_name == "unknown" else ()
+        # YAML reads `unknown: -1` as a number.
         single = str | int | float if info.field_name == "unknown" else str
         return check([given] if info.field_name != "classes" and isinstance(given, single) else given)
 
@@ -240,23 +237,7 @@ class Description(YamlModel):
         words = ("",) if self.unknown == () else (*MISSING, *(self.unknown or ()))
         return tuple(word for word in words if word not in self.classes)
 
-    def open_nodes(self, path: Path) -> TableFile:
-        """Open a file of nodes.
-
-        Raises:
-            InputError: The file is missing or empty, or is no table.
-        """
-        return self._open("nodes", path)
-
-    def open_edges(self, path: Path) -> TableFile:
-        """Open a file of edges.
-
-        Raises:
-            InputError: As in `open_nodes`.
-        """
-        return self._open("edges", path)
-
-    def _open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
+    def open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
         fix = f", or write 'no_header: {which}' in the description"
         return TableFile(path, header=which not in self.no_header, header_fix=fix, missing=self.missing)
 
@@ -266,11 +247,7 @@ class Description(YamlModel):
         return self.client is not None or bool(self.clients)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON.
-
-        Returns:
-            A mapping that `describe` accepts, with absolute paths.
-        """
+        """Convert to a mapping that `describe` accepts, with absolute paths."""
         unused = {key for key in ("classes", "masks", "no_header") if not getattr(self, key)}
         unused |= {"unknown"} if self.unknown is None else set()
         return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
@@ -278,11 +255,7 @@ class Description(YamlModel):
 
 @dataclass(frozen=True)
 class Files:
-    """A file of nodes and a file of edges.
-
-    Attributes:
-        client: The client that has these files; None if there is only one pair of files.
-    """
+    """A file of nodes and a file of edges; `client` is None if there is only one pair of files."""
 
     client: str | None
     nodes: Path
@@ -290,17 +263,9 @@ class Files:
 
 
 def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """Read the description in a YAML file.
+    """Read the description in a YAML file, not validated, and describe the keys that only `--config` reads.
 
-    Args:
-        path: The file. If it has the key `data`, as a run's config file has, the description is its value.
-
-    Returns:
-        The description, not validated; and a description of the file's other keys, which only `--config`
-        reads.
-
-    Raises:
-        InputError: The file cannot be read as plain YAML.
+    If the file has the key `data`, as a run's config file has, the description is its value.
     """
     content = read_yaml(path, "the data's description")
     if isinstance(content, dict) and isinstance(content.get("data"), dict):
@@ -309,17 +274,7 @@ def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
-    """Read and check the description of a graph in a YAML file.
-
-    Args:
-        path: The file (see `read_description`).
-
-    Returns:
-        The description, and a description of the file's other keys.
-
-    Raises:
-        InputError: The file cannot be read as plain YAML, or `describe` refuses its content.
-    """
+    """Read and check the description of a graph in a YAML file, and describe the file's other keys."""
     content, unread = read_description(path)
     return describe(content, path.parent, f"the data's description {path}"), unread
 
@@ -327,16 +282,8 @@ def describe_file(path: Path) -> tuple[Description, tuple[str, ...]]:
 def describe(content: object, folder: Path, origin: str) -> Description:
     """Check the description of a graph. Only the names of the files' columns are read.
 
-    Args:
-        content: A mapping with the keys of `Description`.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Returns:
-        The description, with the paths of the files below `folder` and with the columns that are used.
-
-    Raises:
-        InputError: A key is unknown, or a file or column is missing.
+    `folder` is that of relative paths, and messages call the mapping `origin`. The result has the paths of
+    the files and the columns that are used.
     """
     given = Description.check(content, origin)
     if not given.clients:
@@ -360,11 +307,7 @@ def describe(content: object, folder: Path, origin: str) -> Description:
 
 @contextmanager
 def at_client(name: str) -> Iterator[None]:
-    """Add the name of a client to every InputError that is raised in this context.
-
-    Raises:
-        InputError: An InputError of the context, with the name of the client.
-    """
+    """Add the name of a client to every InputError that is raised in this context."""
     try:
         yield
     except InputError as error:
@@ -374,7 +317,6 @@ def at_client(name: str) -> Iterator[None]:
 def _check_alike(
     given: Description, first: Description, other: Description, client: str, origin: str
 ) -> None:
-    """Raise an InputError if a client's files have other columns than the first client's files."""
     first_client = next(iter(given.clients))
     for key, file in (("label", "nodes"), ("split", "nodes"), ("masks", "nodes"), ("weight", "edges")):
         one, two = getattr(first, key), getattr(other, key)
@@ -387,7 +329,7 @@ def _check_alike(
                 f"use it at no client ('{key}:' with nothing after it in {origin})"
             )
     differences = [
-        f"{what} {', '.join(map(shown, names[:5]))}{', ...' if len(names) > 5 else ''}"
+        f"{what} {listed(names)}"
         for what, names in (
             ("does not have", [name for name in first.features if name not in other.features]),
             ("also has", [name for name in other.features if name not in first.features]),
@@ -404,7 +346,7 @@ def _check_alike(
 
 def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Description:
     """Complete the description of one pair of files with the columns that the files have."""
-    nodes, edges = given.open_nodes(folder / files.nodes), given.open_edges(folder / files.edges)
+    nodes, edges = given.open("nodes", folder / files.nodes), given.open("edges", folder / files.edges)
     given = _with_numbered_columns(given)
     chosen = {
         key: given.column(key, file, origin, required=key in ("id", "source", "target"))
@@ -446,9 +388,7 @@ def _masks(given: Description, nodes: TableFile, split: str | None, origin: str)
         raise InputError(f"{origin} names both 'split' and 'masks'; remove one of them")
     for name in given.masks:
         if name not in nodes.columns:
-            raise InputError(
-                f"{origin}: {nodes.path} has no column {name!r} (masks); {did_you_mean(name, nodes.columns)}"
-            )
+            raise no_column(name, "masks", nodes, origin)
     return given.masks
 
 
@@ -458,14 +398,13 @@ def _features(given: Description, file: TableFile, used: set[str | None], origin
     not_used = used | {fields[key].default for key in NODE_COLUMNS if getattr(given, key) is None}
     if given.split is None:
         not_used |= {name for names in MASKS for name in names}
+    # A column with the default name of an unused key is no feature: its meaning is known.
     names = [] if given.features else [name for name in file.columns if name not in not_used]
+    # A column that is called as the pattern wins, so names with * or ? can be used.
     for pattern in given.features:
         found = [pattern] if pattern in file.columns else fnmatch.filter(file.columns, pattern)
         if not found:
-            raise InputError(
-                f"{origin}: {file.path} has no column {pattern!r} (features); "
-                f"{did_you_mean(pattern, file.columns)}"
-            )
+            raise no_column(pattern, "features", file, origin)
         names += [name for name in found if name not in names]
     twice = [name for name in names if name in used]
     if twice:

@@ -10,19 +10,11 @@ import numpy as np
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.graphs.graph import Graph, Held, Split, make_graph
 from graphfed.data.texts import class_remarks, python_texts
-from graphfed.data.user_files.client_union import ClientTables, Union, unite
+from graphfed.data.user_files import graph_tables
+from graphfed.data.user_files.client_union import ClientTables, unite
 from graphfed.data.user_files.description import names_distance
-from graphfed.data.user_files.graph_description import Description, at_client
-from graphfed.data.user_files.graph_tables import (
-    PARTS,
-    Tables,
-    classes_of,
-    dropped_by,
-    encoded,
-    joined_keys,
-    parts_of,
-    read_tables,
-)
+from graphfed.data.user_files.graph_description import Description, Files, at_client
+from graphfed.data.user_files.graph_tables import PARTS, Tables, encoded, joined_keys, parts_of, read_tables
 from graphfed.data.user_files.graphml import read_graphml
 from graphfed.data.user_files.pyg_files import read_pyg
 from graphfed.errors import InputError, shown
@@ -33,30 +25,14 @@ if TYPE_CHECKING:
 
     from graphfed.data.texts import Refuse
 
-__all__ = [
-    "FILES",
-    "from_networkx",
-    "load_description",
-    "read_graph_file",
-]
-
 #: The endings of files that contain or describe a whole graph.
 FILES = (".yaml", ".yml", ".pt", ".graphml")
 
 
 def read_graph_file(path: Path) -> Graph:
-    """Read a file of a whole graph.
-
-    Args:
-        path: A PyG `Data` saved with torch.save (.pt), of which no code is run, or GraphML (.graphml).
-
-    Raises:
-        InputError: The file is neither, or cannot be used (see `from_pyg` and `from_networkx`).
-    """
-    return read_pyg(path) if path.suffix.lower() == ".pt" else _read_graphml(path)
-
-
-def _read_graphml(path: Path) -> Graph:
+    """Read GraphML, or a PyG `Data` saved with torch.save, of which no code is run."""
+    if path.suffix.lower() == ".pt":
+        return read_pyg(path)
     network, unread = read_graphml(path)
     graph = from_networkx(network, path.stem)
     return dataclasses.replace(graph, dropped=(*graph.dropped, *unread))
@@ -84,6 +60,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     import pyarrow.compute as pc
 
     nodes = list(graph.nodes)
+    # A node may be called NaN or None; it exists, so its name is not missing.
     ids = python_texts(nodes, _refuse_value(name, "the name of node", nodes), missing=())
     known = sorted(
         {attribute for _, attributes in graph.nodes(data=True) for attribute in attributes}, key=str
@@ -147,13 +124,10 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         weights="mean" if "weight" in attributes else "",
     )
     unread = names_dropped(sorted(attributes), ("weight",), "attribute", "the edges")
-    remarks = class_remarks(result.class_names, result.y)
-    return dataclasses.replace(result, dropped=(*lost, *unread), remarks=(*result.remarks, *remarks))
+    return dataclasses.replace(result, dropped=(*lost, *unread))
 
 
 def _refuse_value(name: str, what: str, nodes: Sequence[object]) -> "Refuse":
-    """Build the function that refuses a value of a node."""
-
     def refuse(row: int, value: object, problem: str, fix: str) -> NoReturn:
         raise InputError(
             f"graph {name!r}: {what} {str(nodes[row])[:60]!r} is {shown(value)}, which {problem}; {fix}"
@@ -182,20 +156,21 @@ def _parse_numbers(
 
 
 def load_description(description: Description) -> Graph:
-    """Load the graph that a description describes.
-
-    Raises:
-        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
-            is no finite number or an empty client; or two clients disagree. The message names files, rows,
-            columns and values, and the fix.
-    """
-    listed: Sequence[np.ndarray]
+    """Load the graph that a description describes."""
+    held: Held | None = None
     if description.clients:
-        union = _read_clients(description)
-        tables, keys, held, listed = union.tables, union.tables.keys, union.held, union.listed
+        tables, held, listed = unite(
+            [_read_client(description, files) for files in description.files], description
+        )
+        keys = tables.keys
     else:
         tables = read_tables(description, description.files[0])
-        keys, held, listed = _keys(description, tables), None, [tables.ends]
+        keys, listed = tables.keys, (tables.ends,)
+        if description.source_client is None and tables.client is not None:
+            _, client = encoded(tables.client)
+            # A client that reads only its own files names a node at another client by its client and its id.
+            if (client[tables.ends[0]] != client[tables.ends[1]]).any():
+                keys = joined_keys(tables.client, tables.ids)
     graph = _assemble_graph(
         description.name,
         tables,
@@ -213,33 +188,16 @@ def load_description(description: Description) -> Graph:
             "weights"
         )
         graph = dataclasses.replace(graph, remarks=(*graph.remarks, remark))
-    dropped = dropped_by(description, listed, graph.num_nodes, graph.num_edges)
+    dropped = graph_tables.dropped_by(description, listed, graph.num_nodes, graph.num_edges)
     return dataclasses.replace(graph, dropped=dropped)
 
 
-def _keys(description: Description, tables: Tables) -> "pa.Array":
-    """Return the keys by which a client that reads only its own files knows each node.
-
-    If there are cross-client edges, a key is the node's client and its id, so that a client can name a node
-    at another client. Otherwise it is the id.
-    """
-    if description.source_client is not None or tables.client is None:
-        return tables.keys
-    _, client = encoded(tables.client)
-    between_clients = (client[tables.ends[0]] != client[tables.ends[1]]).any()
-    return joined_keys(tables.client, tables.ids) if between_clients else tables.ids
-
-
-def _read_clients(description: Description) -> Union:
-    """Read and merge the files of several clients."""
-    clients = []
-    for files in description.files:
-        assert files.client is not None
-        with at_client(files.client):
-            tables = read_tables(description, files)
-        opened = description.open_nodes(files.nodes), description.open_edges(files.edges)
-        clients.append(ClientTables(files.client, *opened, tables))
-    return unite(clients, description)
+def _read_client(description: Description, files: Files) -> ClientTables:
+    assert files.client is not None
+    with at_client(files.client):
+        tables = read_tables(description, files)
+    opened = description.open("nodes", files.nodes), description.open("edges", files.edges)
+    return ClientTables(files.client, *opened, tables)
 
 
 def _assemble_graph(
@@ -259,7 +217,7 @@ def _assemble_graph(
     if tables.client is not None:
         client_names, clients = encoded(tables.client)
     if tables.label is not None:
-        class_names, y = classes_of(name, tables.label, classes)
+        class_names, y = graph_tables.classes_of(name, tables.label, classes)
     part = tables.part
     graph = make_graph(
         name,

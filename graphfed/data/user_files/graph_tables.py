@@ -8,15 +8,16 @@ client. Shapes: N nodes, F features, m rows of edges.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from graphfed.data.dropped import edges_dropped, names_dropped
 from graphfed.data.feature_checks import feature_remarks, rounding_remarks
+from graphfed.data.messages import listed
 from graphfed.data.user_files.graph_description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
 from graphfed.data.user_files.table_files import Numbers, TableFile
-from graphfed.errors import InputError, shown
+from graphfed.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,12 +34,7 @@ PARTS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2, "none": 3
 
 @dataclass(frozen=True)
 class Among:
-    """The clients of a run, for a participant that reads only its own files.
-
-    Attributes:
-        roster: The names of all clients.
-        here: The names of the clients that the participant's nodes may be at.
-    """
+    """All clients of a run (`roster`), and those that the nodes of a participant's files may be at."""
 
     roster: Sequence[str]
     here: Sequence[str]
@@ -46,19 +42,18 @@ class Among:
 
 @dataclass(frozen=True)
 class Tables:
-    """The content of a file of nodes and a file of edges. Texts are pyarrow arrays.
+    """The content of a file of nodes and a file of edges. Texts are pyarrow arrays; None means no such
+    column.
 
     Attributes:
-        client: The client of each node, N texts; None without such a column.
-        label: The labels, N texts, "" if unknown; None without such a column.
+        label: The labels, N texts, "" if unknown.
         x: The features, [N, F], as `feature_numbers` returns them.
-        part: The part of the split, [N] int8 (see `PARTS`); None without such a column.
+        part: The part of the split, [N] int8 (see `PARTS`).
         keys: Distinct texts for the nodes: the ids, or the clients and ids if an id is unique only within its
             client.
         ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
-        weight: The weights, [m] float32, positive; None without such a column.
+        weight: The weights, [m] float32, positive.
         remote: The keys of nodes at other clients.
-        remarks: Remarks on columns of features (`graphfed.data.feature_checks`).
     """
 
     ids: "pa.Array"
@@ -76,18 +71,22 @@ class Tables:
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
     """Read and check a pair of files.
 
-    Args:
-        among: For a participant that reads only its own files, the clients of the run. An endpoint of an edge
-            may then be at another client, by its client and id.
-
-    Raises:
-        InputError: A value cannot be used, such as a repeated id, an endpoint that is no node, a feature that
-            is no finite number, or an unknown part of the split or class. The message names file, row, column
-            and value, and the fix.
+    If only one participant's files are read, `among` names the clients of the run. An endpoint of an edge may
+    then be at another client, by its client and id.
     """
-    ids, client, label, part, x, remarks = _read_nodes(description, files, among)
+    nodes, masks = description.open("nodes", files.nodes), description.masks or ()
+    names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
+    read, x = nodes.read([*names.values(), *masks], Numbers(description.features, features=True))
+    if not len(x):
+        fix = "" if files.client is None else ", or remove the client"
+        raise InputError(f"{nodes.path} has no row; add one row for each node{fix}")
+    columns = {key: read[name].combine_chunks() for key, name in names.items()}
+    _check_nodes(nodes, description, columns, among)
+    part = parts_of(columns["split"]) if "split" in columns else None
+    if masks:
+        part = _parts_of_masks(nodes, {name: read[name].combine_chunks() for name in masks})
+    ids, client = columns["id"], columns.get("client")
     keys = ids if description.source_client is None else joined_keys(client, ids)
-    nodes = description.open_nodes(files.nodes)
 
     def name_of(row: int) -> str:
         if client is None or description.source_client is None:
@@ -96,26 +95,8 @@ def read_tables(description: Description, files: Files, among: Among | None = No
 
     nodes.refuse_repeated(keys, description.id, name_of, "give every node an id of its own")
     ends, weight, remote = _read_edges(description, files, keys, client, among)
-    return Tables(ids, client, label, x, part, keys, ends, weight, remote, remarks)
-
-
-def _read_nodes(
-    description: Description, files: Files, among: Among | None
-) -> "tuple[pa.Array, pa.Array | None, pa.Array | None, np.ndarray | None, np.ndarray, tuple[str, ...]]":
-    """Read ids, client, label, part, x and remarks of `Tables`."""
-    file, masks = description.open_nodes(files.nodes), description.masks or ()
-    names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
-    read, x = file.read([*names.values(), *masks], Numbers(description.features, features=True))
-    if not len(x):
-        fix = "" if files.client is None else ", or remove the client"
-        raise InputError(f"{file.path} has no row; add one row for each node{fix}")
-    columns = {key: read[name].combine_chunks() for key, name in names.items()}
-    _check_nodes(file, description, columns, among)
-    part = parts_of(columns["split"]) if "split" in columns else None
-    if masks:
-        part = _parts_of_masks(file, {name: read[name].combine_chunks() for name in masks})
-    remarks = (*feature_remarks(description.features, x), *rounding_remarks(file.rounded, file.kept))
-    return columns["id"], columns.get("client"), columns.get("label"), part, x, remarks
+    remarks = (*feature_remarks(description.features, x), *rounding_remarks(nodes.rounded, nodes.kept))
+    return Tables(ids, client, columns.get("label"), x, part, keys, ends, weight, remote, remarks)
 
 
 def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndarray:
@@ -132,7 +113,7 @@ def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndar
     several = np.sum(chosen, axis=0) > 1
     *first, last = masks
     file.refuse_where(
-        several, last, f"puts the node into a second part of the split (see {_listed(first)})",
+        several, last, f"puts the node into a second part of the split (see {listed(first)})",
         "put every node into at most one part",
     )  # fmt: skip
     return np.select(chosen, range(3), 3).astype(np.int8)
@@ -141,7 +122,6 @@ def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndar
 def _check_nodes(
     file: TableFile, description: Description, columns: "Mapping[str, pa.Array]", among: Among | None
 ) -> None:
-    """Raise an InputError for the first row whose id, client, label or part of the split cannot be used."""
     import pyarrow.compute as pc
 
     for key in ("id", "client"):
@@ -154,14 +134,14 @@ def _check_nodes(
     if among is not None and description.client is not None:
         file.refuse_others(
             columns["client"], among.here, description.client, "is no client of this file",
-            f"its nodes are at {_listed(among.here)}; if the column has another meaning, write 'client:' "
+            f"its nodes are at {listed(among.here, 10)}; if the column has another meaning, write 'client:' "
             "with nothing after it in the description",
         )  # fmt: skip
     if description.classes and description.label is not None:
         file.refuse_others(
             columns["label"], (*description.classes, ""), description.label, "is none of the classes",
-            f"correct it, add it to 'classes' ({_listed(description.classes)}), or list it under 'unknown' "
-            "if it means that the label is not known",
+            f"correct it, add it to 'classes' ({listed(description.classes, 10)}), or list it under "
+            "'unknown' if it means that the label is not known",
         )  # fmt: skip
     if description.split is not None:
         file.refuse_others(
@@ -171,14 +151,7 @@ def _check_nodes(
 
 
 def parts_of(split: "pa.Array") -> np.ndarray:
-    """Convert the texts of a split to the numbers of `PARTS`.
-
-    Args:
-        split: N texts, each a key of `PARTS`.
-
-    Returns:
-        The numbers, [N] int8.
-    """
+    """Convert N texts, keys of `PARTS`, to their numbers, [N] int8."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -187,18 +160,7 @@ def parts_of(split: "pa.Array") -> np.ndarray:
     return parts
 
 
-def _listed(names: Sequence[str]) -> str:
-    """List at most ten names for a message."""
-    return ", ".join(map(shown, names[:10])) + (", ..." if len(names) > 10 else "")
-
-
 def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
-    """Join clients and ids to keys.
-
-    Args:
-        client: N texts.
-        ids: N texts.
-    """
     import pyarrow.compute as pc
 
     return pc.binary_join_element_wise(client, ids, BETWEEN)
@@ -207,37 +169,24 @@ def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
 def dropped_by(
     description: Description, listed: Sequence[np.ndarray], num_nodes: int, num_edges: int
 ) -> tuple[str, ...]:
-    """Describe the content of described files that is not used.
-
-    Args:
-        listed: The endpoints of the edges as each file lists them, [2, any].
-        num_edges: The number of undirected edges without self loops.
-
-    Returns:
-        One phrase for each kind of loss.
-    """
+    """Describe the content of files that is not used; `listed` has the endpoints that each file lists."""
     weights = "" if description.weight is None else description.repeated
     phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
     of_nodes = (*description.features, *(description.masks or ()))
-    for which, keys, more, opened in (
-        ("nodes", NODE_COLUMNS, of_nodes, description.open_nodes),
-        ("edges", EDGE_COLUMNS, (), description.open_edges),
-    ):
+    tables: tuple[tuple[Literal["nodes", "edges"], tuple[str, ...], tuple[str, ...]], ...] = (
+        ("nodes", NODE_COLUMNS, of_nodes),
+        ("edges", EDGE_COLUMNS, ()),
+    )
+    for which, keys, more in tables:
         used = {getattr(description, key) for key in keys} | {*more}
-        columns = (name for files in description.files for name in opened(getattr(files, which)).columns)
+        opened = (description.open(which, getattr(files, which)) for files in description.files)
+        columns = (name for file in opened for name in file.columns)
         phrases += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
     return phrases
 
 
 def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
-    """Number the distinct values of a column in their natural order.
-
-    Args:
-        column: N texts.
-
-    Returns:
-        The distinct values, and the number of each entry's value, [n] int64.
-    """
+    """Return a column's distinct values in natural order, and the number of each entry's value, [n] int64."""
     numbered = column.dictionary_encode()
     names = numbered.dictionary.to_pylist()
     order = sorted(range(len(names)), key=lambda i: _natural(names[i]))
@@ -258,18 +207,9 @@ def _natural(name: str) -> tuple[int, float, str]:
 def classes_of(
     name: str, labels: "pa.Array", classes: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Convert labels to classes.
+    """Convert N labels, "" if unknown, to the names of the classes and the class of each node, [N] int64.
 
-    Args:
-        name: The name of the graph, for messages.
-        labels: N texts, "" if unknown.
-        classes: The names of the classes in order; by default the distinct labels in their natural order.
-
-    Returns:
-        The names of the classes, and the class of each node, [N] int64, -1 if unknown.
-
-    Raises:
-        InputError: There are too many different labels for classes.
+    The classes are `classes` in their order, by default the distinct labels in their natural order.
     """
     names, y = encoded(labels)
     if classes:
@@ -281,6 +221,7 @@ def classes_of(
         names = tuple(label for label in names if label)
         y = np.where(y == empty, -1, y - (y > empty))
     labelled = int((y >= 0).sum())
+    # Such a column is an amount or an id, and each value would be an output of the model.
     if len(names) > MAX_CLASSES or (len(names) > FEW_CLASSES and 2 * len(names) > labelled):
         raise InputError(
             f"graph {name!r}: {len(names)} different labels of {labelled} nodes are too many for classes; "
@@ -296,11 +237,12 @@ def _read_edges(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file, weight = description.open_edges(files.edges), description.weight
+    file, weight = description.open("edges", files.edges), description.weight
     ends = description.source, description.target
     clients = [name for name in (description.source_client, description.target_client) if name is not None]
     roster = () if among is None else among.roster
     here = set() if client is None else {*client.unique().to_pylist()}
+    # An endpoint at a client of this file must be one of its nodes, and is no remote node.
     others = pa.array([name for name in roster if name not in here], pa.string())
     numbers = Numbers([] if weight is None else [weight], "use no weights ('weight:' with nothing after it)")
     positions: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
@@ -312,7 +254,7 @@ def _read_edges(
         for name in clients if roster else ():
             file.refuse_others(
                 columns[name], roster, name, "is no client of this run",
-                f"the clients are {_listed(roster)}; correct it, or drop the edge", start,
+                f"the clients are {listed(roster, 10)}; correct it, or drop the edge", start,
             )  # fmt: skip
         end_keys = named
         if clients:

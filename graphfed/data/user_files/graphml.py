@@ -5,7 +5,6 @@ the graphs inside nodes, and nodes that are declared twice. Ports are left out h
 """
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, ParseError, SubElement, parse, tostring
@@ -19,15 +18,9 @@ if TYPE_CHECKING:
 
 
 def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
-    """Read a GraphML file of one graph.
+    """Read a GraphML file of one graph, and describe what was not read.
 
-    Returns:
-        The graph, in which every node and edge without a value of a key has the key's default; and a
-        description of what was not read.
-
-    Raises:
-        InputError: The file is no GraphML, or has hyperedges, nested graphs, several graphs, a node twice, or
-            an edge of an unknown node.
+    Every node and edge without a value of a key has the key's default.
     """
     import networkx as nx
 
@@ -35,6 +28,7 @@ def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
     if b"<!DOCTYPE" in read_start(path, 1 << 16):
         raise InputError(f"{path} has a document type definition, which is not read; remove it")
     try:
+        # Python's parser reads no external entity; those of a document type are refused above.
         root = parse(path).getroot()
         assert root is not None
         ports = _prepare(root, path)
@@ -49,19 +43,20 @@ def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
 
 def _prepare(root: Element, path: Path) -> tuple[str, ...]:
     """Add default values in place and remove ports; refuse what networkx would leave out."""
-    graphs = [*_children(root, "graph")]
-    if _name(root) != "graphml" or len(graphs) != 1:
+    graphs = root.findall("{*}graph")
+    if root.tag.rpartition("}")[2] != "graphml" or len(graphs) != 1:
         raise InputError(
             f"{path} has {len(graphs)} graphs, and GraphML of one graph is expected; write one file per graph"
         )
     (graph,) = graphs
-    nodes, edges = [*_all(graph, "node")], [*_all(graph, "edge")]
+    nodes, edges = graph.findall(".//{*}node"), graph.findall(".//{*}edge")
     _refuse_unread(graph, nodes, edges, path)
-    for key in _children(root, "key"):
+    for key in root.findall("{*}key"):
         if key.get("yfiles.type") is None:  # the name and the type of a key are optional in GraphML
+            # networkx refuses a key without them.
             key.set("attr.name", key.get("attr.name", key.get("id", "")))
             key.set("attr.type", key.get("attr.type", "string"))
-        for default in _children(key, "default"):
+        for default in key.findall("{*}default"):
             for elements, name in ((nodes, "node"), (edges, "edge")):
                 if key.get("for", "all") in (name, "all"):
                     _set_default(elements, key, default)
@@ -72,14 +67,14 @@ def _prepare(root: Element, path: Path) -> tuple[str, ...]:
         graph.set("edgedefault", "directed")
     ports = 0
     for element in (*nodes, *edges):
-        for port in [*_children(element, "port")]:
+        for port in element.findall("{*}port"):
             element.remove(port)
             ports += 1
     return (f"{ports:,} port{'' if ports == 1 else 's'}",) if ports else ()
 
 
 def _refuse_unread(graph: Element, nodes: list[Element], edges: list[Element], path: Path) -> None:
-    for _ in _all(graph, "hyperedge"):
+    if graph.find(".//{*}hyperedge") is not None:
         raise InputError(
             f"{path} has hyperedges, and an edge of graphfed joins two nodes; replace each by edges, such as "
             "one between each two of its nodes"
@@ -88,7 +83,7 @@ def _refuse_unread(graph: Element, nodes: list[Element], edges: list[Element], p
     for node in nodes:
         name = node.get("id")
         # yEd writes a group of nodes as a graph in a node, which networkx does read.
-        if any(_children(node, "graph")) and node.get("yfiles.foldertype") != "group":
+        if node.find("{*}graph") is not None and node.get("yfiles.foldertype") != "group":
             raise InputError(
                 f"{path}: node {shown(name)} contains a graph, and nested graphs are not read; write all "
                 "nodes and edges into one graph"
@@ -111,19 +106,6 @@ def _refuse_unread(graph: Element, nodes: list[Element], edges: list[Element], p
 def _set_default(elements: list[Element], key: Element, default: Element) -> None:
     """Add the default of a key to the elements that have no value of it."""
     for element in elements:
-        if all(data.get("key") != key.get("id") for data in _children(element, "data")):
+        if all(data.get("key") != key.get("id") for data in element.findall("{*}data")):
             data = SubElement(element, default.tag[: -len("default")] + "data", {"key": key.get("id", "")})
             data.text = default.text
-
-
-def _name(element: Element) -> str:
-    """Return the name of an element without its namespace."""
-    return str(element.tag).rpartition("}")[2]
-
-
-def _children(element: Element, name: str) -> Iterator[Element]:
-    return (child for child in element if _name(child) == name)
-
-
-def _all(element: Element, name: str) -> Iterator[Element]:
-    return (inner for inner in element.iter() if _name(inner) == name)

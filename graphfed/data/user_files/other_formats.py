@@ -67,15 +67,10 @@ _FORMATS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def require_ending(path: Path, accepted: Sequence[str], use: str) -> None:
-    """Check the ending of a file.
+    """Check that a file has one of the `accepted` endings (in lower case).
 
-    Args:
-        accepted: The endings that can be read, in lower case.
-        use: What the file is for: "readings", "adjacency", "table" or "graph".
-
-    Raises:
-        InputError: The ending is another one. If it is known, the message says what the file is and how to
-            convert it.
+    The message for a known ending says what the file is, and how to convert it for its `use`: "readings",
+    "adjacency", "table" or "graph".
     """
     if path.name.lower().endswith(tuple(accepted)):
         return

@@ -6,7 +6,7 @@ Shapes: N nodes, F features.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,9 +18,6 @@ from graphfed.data.texts import canonical_texts, python_texts
 from graphfed.data.user_files.graph_tables import encoded
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
-
-if TYPE_CHECKING:
-    pass
 
 #: The names of the masks, in the order of the parts of a split.
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -48,11 +45,7 @@ _CONVERSIONS = {
 def read_pyg(path: Path) -> Graph:
     """Read a PyG `Data` that torch.save wrote, as an object or as a dictionary of tensors.
 
-    Args:
-        path: The file. It is read as tensors, and classes other than those of `Data` are refused.
-
-    Raises:
-        InputError: The file has something else, or the `Data` cannot be used (see `from_pyg`).
+    The file is read as tensors, and classes other than those of `Data` are refused.
     """
     import torch
     from torch_geometric.data import Data
@@ -62,6 +55,7 @@ def read_pyg(path: Path) -> Graph:
     read_start(path, 1)
     classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     try:
+        # Only these classes are added to torch's own list; any other object is refused.
         with torch.serialization.safe_globals(classes):
             content = torch.load(path, weights_only=True, map_location="cpu")
     except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
@@ -152,6 +146,7 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     graph = make_graph(name, x, y, edges, edge_weight=weights)
     split, problem, unused = _split(data, graph.num_nodes)
     kind = "" if weights is None else "mean"
+    # An empty list of edges may have any shape.
     listed = edges.astype(np.int64) if edges.size else np.zeros((2, 0), dtype=np.int64)
     lost = edges_dropped([listed], graph.num_nodes, graph.num_edges, weights=kind)
     client_names, clients = _clients(data, graph.num_nodes)

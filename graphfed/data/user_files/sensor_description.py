@@ -33,6 +33,8 @@ _DEGREES, _PLANE = ("latitude", "longitude"), ("x", "y")
 _READINGS = ("time", "sensor", "value")
 _PAIRS = ("sender", "receiver", "distance", "weight")
 _LOCATIONS = ("id", *_DEGREES, *_PLANE)
+#: What a description is of: all sensors, one client's readings, or the server's graph.
+Part = Literal["all", "readings", "graph"]
 
 
 class ReadingKeys(YamlModel):
@@ -163,111 +165,47 @@ class SensorDescription(GraphKeys, ReadingKeys):
         return tuple(name for name in names if name is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON.
-
-        Returns:
-            A mapping that `describe_sensors` accepts, with absolute paths.
-        """
+        """Convert to a mapping that `describe_sensors` accepts, with absolute paths."""
         unused = set() if self.has_distances else {"threshold"}
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
 
 
 def describes_sensors(content: object) -> bool:
-    """Decide whether a description is one of sensors and not of a graph.
-
-    Args:
-        content: The content of a YAML file.
-
-    Returns:
-        True for a mapping that names a file of sensors and no file of nodes.
-    """
+    """Decide whether a YAML file describes sensors: it names a file of them, and no file of nodes."""
     return isinstance(content, Mapping) and "nodes" not in content and any(key in content for key in _FILES)
 
 
-def describe_sensors(content: object, folder: Path, origin: str) -> SensorDescription:
+def describe_sensors(content: object, folder: Path, origin: str, part: Part = "all") -> SensorDescription:
     """Check the description of sensors. Only the names of the files' columns are read.
 
-    Args:
-        content: A mapping with the keys of `SensorDescription`.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Returns:
-        The description, with the paths of the files below `folder` and with the columns that are used.
-
-    Raises:
-        InputError: A key is unknown, a file or column is missing, or a number is out of range.
+    `folder` is that of relative paths, and messages call the mapping `origin`. The result has the paths of
+    the files and the columns that are used. In a deployment, one participant's description has only its
+    `part`.
     """
     given = SensorDescription.check(content, origin)
-    _require_readings(given, origin)
-    _require_graph(given, origin)
-    return _resolve(given, folder, origin)
-
-
-def describe_readings(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of one client's readings.
-
-    Args:
-        content: A mapping with the keys of readings.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Raises:
-        InputError: As in `describe_sensors`, or the mapping names the graph, which only the server has.
-    """
-    reason = "only the server has the graph of the sensors"
-    given = _check_part(content, keys_of(ReadingKeys), reason, origin)
-    _require_readings(given, origin)
-    return _resolve(given, folder, origin)
-
-
-def describe_graph(content: object, folder: Path, origin: str) -> SensorDescription:
-    """Check the description of the server's graph.
-
-    Args:
-        content: A mapping with the keys of the graph.
-        folder: The folder to which relative paths refer.
-        origin: The name of the mapping in messages.
-
-    Raises:
-        InputError: As in `describe_sensors`, or the mapping names readings, which only the clients have.
-    """
-    reason = "the server has only the distances or the adjacency of the sensors"
-    given = _check_part(content, (*keys_of(GraphKeys), "name"), reason, origin)
-    _require_graph(given, origin)
-    return _resolve(given, folder, origin)
-
-
-def _check_part(content: object, keys: Iterable[str], reason: str, origin: str) -> SensorDescription:
-    """Check the description at one participant, which may have only some of the keys."""
-    given = SensorDescription.check(content, origin)
-    for key in given.given:
-        if key not in keys:
-            raise InputError(f"{origin} names {key!r}, and {reason}; remove it")
-    return given
-
-
-def _require_readings(given: SensorDescription, origin: str) -> None:
-    if given.readings is None:
+    if part != "all":
+        keys: Iterable[str] = keys_of(ReadingKeys)
+        reason = "only the server has the graph of the sensors"
+        if part == "graph":
+            keys = (*keys_of(GraphKeys), "name")
+            reason = "the server has only the distances or the adjacency of the sensors"
+        for key in given.given:
+            if key not in keys:
+                raise InputError(f"{origin} names {key!r}, and {reason}; remove it")
+    if part != "graph" and given.readings is None:
         raise InputError(
             f"{origin} has no 'readings'; name the file of readings, as in 'readings: speeds.csv'"
         )
-
-
-def _require_graph(given: SensorDescription, origin: str) -> None:
-    if (given.distances is None) == (given.adjacency is None):
+    if part != "readings" and (given.distances is None) == (given.adjacency is None):
         both = given.distances is not None
         raise InputError(
             f"{origin} names {'both' if both else 'neither'} 'distances' {'and' if both else 'nor'} "
             "'adjacency'; name exactly one of them, as in 'distances: distances.csv'"
         )
-
-
-def _resolve(given: SensorDescription, folder: Path, origin: str) -> SensorDescription:
-    """Complete a description with the paths of its files and the columns that the files have."""
     paths = {key: folder / path for key in _FILES if (path := getattr(given, key)) is not None}
     first = next(iter(paths.values()), folder)
     given = given.replace(**paths, name=given.name or first.name.partition(".")[0])
+    # Defaults of columns that no file has become None, so that None means no such column.
     columns = dict.fromkeys((*_READINGS, *_PAIRS, *_LOCATIONS))
     for chosen in (_reading_columns, _pair_columns, _location_columns):
         columns |= chosen(given, origin)
@@ -324,7 +262,9 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
             raise InputError(f"{path} cannot be read: there is no such file")
         return {}
     file = TableFile(path)
-    if not named and not _is_list(file):
+    # The first line of a matrix without ids has values, not names.
+    first = file.columns if file.is_parquet else file.first_line
+    if not named and not {"from", "to"} <= {*first}:
         if number == "weight":
             return {}
         if len(file.columns) > len(_PAIRS):
@@ -341,12 +281,6 @@ def _pair_columns(given: SensorDescription, origin: str) -> dict[str, str | None
             "larger number is a stronger edge"
         )
     return _require_different(chosen, path, origin)
-
-
-def _is_list(file: TableFile) -> bool:
-    """Decide whether a file of weights is a table of pairs and not a matrix."""
-    # The first line of a matrix without ids has values, not names.
-    return {"from", "to"} <= set(file.columns if file.is_parquet else file.first_line)
 
 
 def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | None]:
@@ -370,7 +304,6 @@ def _location_columns(given: SensorDescription, origin: str) -> dict[str, str | 
 
 
 def _require_different(chosen: dict[str, str | None], path: Path, origin: str) -> dict[str, str | None]:
-    """Raise an InputError if two of three keys name the same column."""
     if len({*chosen.values()}) < len(chosen):
         fields = SensorDescription.model_fields
         *keys, last = (fields[key].alias or key for key in chosen)

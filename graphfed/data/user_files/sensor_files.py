@@ -5,14 +5,7 @@ import scipy.sparse as sp
 
 from graphfed.data.sensors.kernel import gaussian_kernel, with_unit_diagonal
 from graphfed.data.sensors.network import looks_like_distances, read_matrix, read_pairs, read_positions
-from graphfed.data.sensors.readings import (
-    Rows,
-    on_grid,
-    read_arrays,
-    read_hdf5,
-    read_long,
-    read_wide,
-)
+from graphfed.data.sensors.readings import Rows, on_grid, read_arrays, read_hdf5, read_long, read_wide
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.data.user_files.table_files import TableFile
@@ -20,56 +13,39 @@ from graphfed.errors import InputError
 
 
 def load_sensors(description: SensorDescription) -> Sensors:
-    """Load the sensors that a description describes.
+    """Load the sensors that have readings, in the order of the readings.
 
-    Returns:
-        The sensors that have readings, in the order of the readings. Rows may be in any order and may be
-        absent. `note` states what was left out of the other files.
-
-    Raises:
-        InputError: A value cannot be used; the message names file, row and value, and the fix.
+    Rows may be in any order and may be absent. `note` states what was left out of the other files. Readings
+    without a graph, which a client of a deployment has, have no edges.
     """
     rows = _read_rows(description)
-    adjacency, notes = _adjacency(description, rows.ids)
+    adjacency, notes = sp.identity(len(rows.ids), np.float32, "csr"), list[str]()
+    if description.distances is not None or description.adjacency is not None:
+        adjacency, notes = _adjacency(description, rows.ids)
     position = None
     if description.locations is not None:
         assert description.id is not None
         file = TableFile(description.locations)
         columns = description.id, description.coordinates, description.geographic
         position = read_positions(file, *columns, rows.ids)
-    return _sensors(description, rows, adjacency, position, notes)
-
-
-def load_readings(description: SensorDescription) -> Sensors:
-    """Load readings without a graph.
-
-    Args:
-        description: What `describe_readings` returned.
-
-    Returns:
-        The sensors, without edges and positions.
-
-    Raises:
-        InputError: As in `load_sensors`.
-    """
-    rows = _read_rows(description)
-    no_edges = sp.csr_matrix(sp.eye(len(rows.ids), dtype=np.float32))
-    return _sensors(description, rows, no_edges, None, [])
+    grid = on_grid(rows, description.step_minutes)
+    return Sensors(
+        name=description.name,
+        readings=grid.readings,
+        missing=grid.missing,
+        adjacency=adjacency,
+        position=position,
+        ids=rows.ids,
+        start=grid.start,
+        step_minutes=grid.step_minutes,
+        geographic=description.geographic,
+        quantity=description.quantity,
+        note="; ".join(filter(None, ["times are in UTC" if rows.zoned else "", rows.note, *notes])),
+    )
 
 
 def load_graph(description: SensorDescription, ids: tuple[str, ...]) -> sp.csr_matrix:
-    """Load the graph between sensors.
-
-    Args:
-        description: What `describe_graph` returned.
-        ids: The names of S sensors.
-
-    Returns:
-        The adjacency, [S, S] (see `Sensors`).
-
-    Raises:
-        InputError: As in `load_sensors`.
-    """
+    """Load the adjacency [S, S] of the sensors `ids` (see `Sensors`) from a part "graph"."""
     return _adjacency(description, ids)[0]
 
 
@@ -109,37 +85,13 @@ def _with_zero_diagonal(matrix: sp.coo_matrix) -> tuple[sp.coo_matrix, str]:
     """
     size = matrix.shape[0]
     known = (matrix.data > 0) & (matrix.row != matrix.col)
+    # The diagonal is listed as 0, as in the public tables, because it enters sigma.
     row, column = (np.append(ends[known], np.arange(size)) for ends in (matrix.row, matrix.col))
     listed = sp.coo_matrix((np.append(matrix.data[known], np.zeros(size)), (row, column)), matrix.shape)
     absent = size * (size - 1) - int(known.sum())
     return (
         listed,
         f"{absent:,} pairs of sensors have no distance (0 in the matrix), so no edge" if absent else "",
-    )
-
-
-def _sensors(
-    description: SensorDescription,
-    rows: Rows,
-    adjacency: sp.csr_matrix,
-    position: np.ndarray | None,
-    notes: list[str],
-) -> Sensors:
-    grid = on_grid(rows, description.step_minutes)
-    missing = np.isnan(grid.readings)
-    grid.readings[missing] = 0
-    return Sensors(
-        name=description.name,
-        readings=grid.readings,
-        missing=missing,
-        adjacency=adjacency,
-        position=position,
-        ids=rows.ids,
-        start=grid.start,
-        step_minutes=grid.step_minutes,
-        geographic=description.geographic,
-        quantity=description.quantity,
-        note="; ".join(filter(None, ["times are in UTC" if rows.zoned else "", rows.note, *notes])),
     )
 
 

@@ -67,12 +67,10 @@ _LOCAL_NUMBER = re.compile(r"[-+]?\d+,\d+|[-+]?\d{1,3}([., '\u00a0\u202f]\d{3})+
 
 @dataclass(frozen=True)
 class Numbers:
-    """Columns to read as finite numbers.
+    """Columns to read as finite numbers; `without` says how a user can avoid one that is not numeric.
 
-    Attributes:
-        without: How the user can avoid a column that is not numeric, for messages.
-        gaps: Whether a number may be missing (an empty cell or NaN); it is NaN then.
-        features: Whether they are features, of which large numbers keep 64 bits (`feature_numbers`).
+    `gaps` allows missing numbers (an empty cell or NaN), which are NaN then. Of `features`, large numbers
+    keep 64 bits (`feature_numbers`).
     """
 
     columns: Sequence[str] = ()
@@ -87,14 +85,7 @@ NO_NUMBERS = Numbers()
 
 @dataclass(frozen=True)
 class _Layout:
-    """The form of a CSV file.
-
-    Attributes:
-        delimiter: The separator.
-        first: The values of the first row; they may be the names of the columns.
-        lines: The number of lines before the rows of values.
-        size: The number of bytes of these lines.
-    """
+    """The form of a CSV file: its first row, and the lines and bytes before the rows of values."""
 
     delimiter: str
     first: list[str]
@@ -121,13 +112,8 @@ class TableFile:
             names: The names of the columns, for a CSV file whose first line is a row of values.
             index: The name of the first column if the file gives it none, as pandas does for an index.
             header: Whether a CSV file names its columns in its first line. If not, they are called 1, 2, ...
-                unless `names` are given.
-            header_fix: What a user can do about a file without such a line, in addition to writing one, for
-                messages.
+            header_fix: What else a user can do about a file without such a line, for messages.
             missing: The texts that mean a missing value.
-
-        Raises:
-            InputError: The file is missing or empty, or is no table.
         """
         self.path = path
         self.header_fix = header_fix
@@ -144,6 +130,7 @@ class TableFile:
         require_ending(path, TABLES, "table")
         if os.path.isdir(path):  # pathlib's is_dir raises if a parent folder cannot be read
             raise InputError(f"{path} is a folder; name a file in it")
+        # This refuses pipes and devices, at which the readers of rows would wait for ever.
         begin = read_start(path, 4)
         if not begin:
             raise InputError(f"{path} is empty; add a first line with the names of the columns")
@@ -152,11 +139,6 @@ class TableFile:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The names of the columns.
-
-        Raises:
-            InputError: Two columns have the same name, or a column has no name.
-        """
         if self._names is not None:
             return self._names
         if self.is_parquet:
@@ -187,18 +169,10 @@ class TableFile:
     def read(
         self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "tuple[dict[str, pa.ChunkedArray], np.ndarray]":
-        """Read whole columns.
+        """Read whole columns: the texts and times by name, and the numbers, [rows, columns].
 
-        Args:
-            texts: Columns to read as canonical texts; "" if a value is missing.
-            times: Columns to read without conversion, as texts or Arrow's times.
-
-        Returns:
-            The columns of texts and times by name, and the numbers, [rows, columns].
-
-        Raises:
-            InputError: A row has another length, a text is not UTF-8, the file is damaged, or a value is no
-                number.
+        Texts are canonical, "" if missing; times keep the file's type. A row of another length, a text that
+        is not UTF-8, damage, and a value that is no number are refused.
         """
         import pyarrow as pa
 
@@ -216,15 +190,7 @@ class TableFile:
     def blocks(
         self, texts: Sequence[str], numbers: Numbers = NO_NUMBERS, times: Sequence[str] = ()
     ) -> "Iterator[tuple[int, dict[str, pa.Array], np.ndarray]]":
-        """Read columns block by block.
-
-        Yields:
-            For each block, the number of rows before it, the columns of texts and times by name, and the
-            numbers, [rows, columns].
-
-        Raises:
-            InputError: As in `read`.
-        """
+        """Read columns as `read` does, block by block, with the number of rows before each block."""
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
         for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
             self._check_size(start + batch.num_rows, len(names))
@@ -238,7 +204,6 @@ class TableFile:
             start += batch.num_rows
 
     def _check_size(self, rows: int, columns: int) -> None:
-        """Raise an InputError if the file has more rows than its size or the memory allows."""
         size, (available, _) = os.path.getsize(self.path), memory_bytes()
         if rows > FREE_ROWS and rows > CROWDED * size:
             raise InputError(
@@ -326,13 +291,8 @@ class TableFile:
     ) -> None:
         """Raise an InputError for the first row for which `wrong` is True.
 
-        Args:
-            what: What is wrong with the value, as in "is empty".
-            values: The values to show in the message; None to show none.
-            start: The number of rows before the first row of `wrong`.
-
-        Raises:
-            InputError: A row is wrong.
+        `start` is the number of rows before it, and `values` are shown in the message, after which `what` is
+        wrong.
         """
         import pyarrow.compute as pc
 
@@ -344,15 +304,7 @@ class TableFile:
     def refuse_others(
         self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str, start: int = 0
     ) -> None:
-        """Raise an InputError for the first row whose value is not allowed.
-
-        Args:
-            what: What is wrong with such a value.
-            start: The number of rows before the first value.
-
-        Raises:
-            InputError: A value is not allowed.
-        """
+        """Raise an InputError for the first row whose value is not allowed."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -360,14 +312,7 @@ class TableFile:
         self.refuse_where(pc.invert(known), column, what, fix, values, start)
 
     def refuse_repeated(self, keys: "pa.Array", column: str, name: Callable[[int], str], fix: str) -> None:
-        """Raise an InputError for the first row whose key an earlier row has.
-
-        Args:
-            name: A function that returns the name of a row's key for the message.
-
-        Raises:
-            InputError: A key is repeated.
-        """
+        """Raise an InputError for the first row whose key an earlier row has; `name` describes a key."""
         import pyarrow.compute as pc
 
         first = np.asarray(pc.index_in(keys, value_set=keys))
@@ -380,39 +325,16 @@ class TableFile:
             )
 
     def refuse(self, row: int, column: str, value: object, what: str, fix: str) -> NoReturn:
-        """Raise an InputError for a value.
-
-        Args:
-            row: The row of the value, from 0.
-            value: The value to show in the message; None to show none.
-            what: What is wrong with the value.
-
-        Raises:
-            InputError: Always.
-        """
+        """Raise an InputError for a value in a row (from 0); None shows no value."""
         shown_value = "the value" if value is None else brief(repr(value))
         raise InputError(f"{self.where(row)}, column {column!r}: {shown_value} {what}; {fix}")
 
     def where(self, row: int) -> str:
-        """Describe the position of a row with its file, for a message.
-
-        Args:
-            row: The row, from 0.
-
-        Returns:
-            The path and the position, as in "nodes.csv, line 3".
-        """
+        """Describe the position of a row (from 0) with its file, as in "nodes.csv, line 3"."""
         return f"{self.path}, {self.place(row)}"
 
     def place(self, row: int) -> str:
-        """Describe the position of a row in its file, for a message.
-
-        Args:
-            row: The row, from 0.
-
-        Returns:
-            The line, as in "line 3", of a CSV file; the row, as in "row 2", of a Parquet file.
-        """
+        """Return the line of a row (from 0) of a CSV file, as in "line 3"; of Parquet, as in "row 2"."""
         if self.is_parquet:
             return f"row {row + 1}"
         with self._open() as binary, io.TextIOWrapper(binary, "utf-8", "replace", newline="") as file:
@@ -447,6 +369,7 @@ class TableFile:
         try:
             metadata, rows = self._open_parquet().metadata, max(1, _BLOCK_VALUES // max(1, len(columns)))
             self._check_size(metadata.num_rows, len(columns))
+            # Repeated texts stay a dictionary until their expanded size is known.
             repetitive = _repetitive_texts(metadata, columns)
             for batch in self._open_parquet(repetitive).iter_batches(rows, columns=list(columns)):
                 for name in repetitive:
@@ -493,11 +416,6 @@ class TableFile:
 
     @cached_property
     def _layout(self) -> _Layout:
-        """The form of the file, from its first lines.
-
-        Raises:
-            InputError: The file is empty, damaged or no text, or its first row is too long.
-        """
         try:
             with self._open() as file:
                 sample = file.read(_MAX_HEADER)
@@ -542,7 +460,6 @@ class TableFile:
 
     @property
     def first_line(self) -> list[str]:
-        """The values of the first row of a CSV file; they may be names of columns."""
         return self._layout.first
 
     def _csv_batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
@@ -607,12 +524,7 @@ class TableFile:
 
 
 def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["pa.Array"], object]) -> int:
-    """Find the first value that cannot be converted, by bisection.
-
-    Args:
-        values: Values that cannot all be converted.
-        convert: A function that converts values or raises ArrowException.
-    """
+    """Find, by bisection, the first value for which `convert` raises ArrowException."""
     import pyarrow as pa
 
     def fails(last: int) -> bool:
@@ -622,6 +534,7 @@ def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["p
             return True
         return False
 
+    # A prefix fails from its first bad value on, so a search by halves finds it in a few conversions.
     return bisect.bisect_left(range(len(values)), True, key=fails)
 
 

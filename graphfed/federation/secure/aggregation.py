@@ -60,14 +60,7 @@ Clients = tuple[Client, ...]
 
 
 def messages(name: str, when: str, what: str) -> dict[str, str]:
-    """Describe the transfers of a secure sum, for `Sent.messages`.
-
-    Args:
-        what: What is summed, as in "its gradient".
-
-    Returns:
-        The descriptions by name of the transfer.
-    """
+    """Describe the transfers of a secure sum, for `Sent.messages`; `what` is summed, as in "its gradient"."""
     return {
         f"{name}/keys": f"{when}: each client sends the server two public keys that it made for this sum. "
         "They say nothing about its data.",
@@ -109,14 +102,7 @@ class SumForm:
 
 
 def check_sums(fed: Federation, protection: str, clients: int) -> None:
-    """Refuse sums that a protection cannot hide, before anything is sent.
-
-    Args:
-        clients: How many clients take part in a round.
-
-    Raises:
-        InputError: If too few clients take part, or the extra `secure` is not installed.
-    """
+    """Raise InputError if a protection cannot hide sums over so many clients, before anything is sent."""
     if not needs_parts(protection):
         return
     Terms.usual("a round", clients)
@@ -127,17 +113,10 @@ def check_sums(fed: Federation, protection: str, clients: int) -> None:
 def check_contributors(
     fed: Federation, contributes: Located, data: tuple[str, ...], protection: str, *, name: str
 ) -> None:
-    """Refuse sums to which one or two clients contribute, before they are computed.
+    """Raise InputError if one or two clients contribute to a sum, before the sums are computed.
 
-    The server learns how many clients contribute to each sum, and not which.
-
-    Args:
-        contributes: [K_h, len(data)] bool, at the clients: whether the client has such data.
-        data: What a client contributes to each sum, as in "training nodes".
-        name: The name of the secure sum.
-
-    Raises:
-        InputError: If one or two clients contribute to a sum.
+    The server learns how many clients contribute to each sum, and not which. `contributes` is [K_h,
+    len(data)] bool at the clients: whether the client has such data, as in "training nodes".
     """
     if not needs_parts(protection):
         return
@@ -161,8 +140,8 @@ def protected_sum(
 
     Args:
         values: The arguments of `form.total` and `form.parts`.
-        name: The name of the transfer in plaintext.
         hidden_name: The name of the secure sum (empty: `name`).
+        like: The arguments of `form.like`.
         accept, finite: The checks of what other processes send in plaintext (`transfer.Options`).
 
     Returns:
@@ -192,10 +171,7 @@ def protected_mean(
         x: Each client's floating tensors, [K_h, ...] at each worker, or `SparseWeights`.
         weight: [K_h] at the clients, the weight of each in the mean.
         weights: [K] at the server, all weights.
-        otherwise: At the server, the result if all clients that take part have weight 0.
-
-    Returns:
-        The mean at the server, in the form of `otherwise`.
+        otherwise: At the server, the result if all clients that take part have weight 0; also its form.
 
     Raises:
         InputError: If a hidden mean is of 1 or 2 clients with a weight above 0, and for the causes of
@@ -268,11 +244,7 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
 def begin_clients(
     x: Payload, ids: Tensor, present: Tensor, members: tuple[int, ...], terms: Terms, simulated: bool
 ) -> Clients:
-    """Make the protocol's state machines of a cohort's clients.
-
-    Args:
-        members: The ids of all clients that take part.
-    """
+    """Make the protocol's state machines of a cohort's clients; `members` are all clients that take part."""
     width = sum(_size(leaf) for leaf in _leaves(x))
     sizes = terms.sizes(width)
     size = int(present.sum()) * (sizes["masked"] + sizes["sealed_shares"])
@@ -345,28 +317,18 @@ def open_sum(server: Server, shares: Tensor, like: Payload, device: str) -> Any:
 
 
 def check_enough_weighted(weights: Tensor, members: tuple[int, ...]) -> None:
-    """Refuse a mean in which one or two clients have a weight above 0."""
     check_enough(int((weights[list(members)] > 0).sum()), len(members), "training nodes", True)
 
 
 def check_counts(counts: Tensor, data: tuple[str, ...], clients: int) -> None:
-    """Refuse if one or two of the clients have one of several kinds of data.
-
-    Args:
-        counts: [len(data)] how many clients have each, as a secure sum.
-    """
+    """Refuse if one or two of the clients have one of several kinds of data; `counts` is [len(data)]."""
     for count, noun in zip(counts.round().long().tolist(), data, strict=True):
         check_enough(count, clients, noun)
 
 
 def check_enough(contributors: int, clients: int, data: str, in_round: bool = False) -> None:
-    """Refuse a sum of one or two contributors.
-
-    Args:
-        contributors: The number of clients that contribute.
-        clients: The number of clients that take part.
-        data: What a client needs to contribute.
-        in_round: Whether other clients may take part in another round.
+    """Refuse a sum of one or two contributors of data; `in_round` if others may take part in another
+    round.
     """
     if 0 < contributors < FEWEST_CLIENTS:
         of_round, larger = (" in this round", ", a larger fraction") if in_round else ("", "")
@@ -421,18 +383,17 @@ def _messages(rows: Tensor) -> Iterator[bytes]:
 
 def _leaves(tree: Payload) -> list[Leaf]:
     """The leaves of a payload, dictionaries in the order of their keys: the same at clients and server."""
+    # Dictionaries of clients and server may have other orders.
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
     return [leaf for item in tree for leaf in _leaves(item)] if isinstance(tree, tuple) else [tree]
 
 
 def _tensors(part: Payload) -> list[Tensor]:
-    """The tensors of one client's part, in the order of `_leaves`."""
     return [leaf for leaf in _leaves(part) if isinstance(leaf, Tensor)]
 
 
 def _size(leaf: Leaf) -> int:
-    """The count of numbers in one client's part."""
     shape = leaf.part_shape if isinstance(leaf, SparseWeights) else leaf.shape[1:]
     return int(np.prod(shape, dtype=np.int64))
 
@@ -440,6 +401,7 @@ def _size(leaf: Leaf) -> int:
 def _vector(x: Payload, k: int, scale: float) -> Tensor:
     """The numbers of the cohort's client k, times `scale`: [w] float64."""
     flat = torch.cat([leaf.detach().flatten().double() for leaf in _tensors(pay.part_of(x, k))])
+    # A client with scale 0 may have numbers that are not finite, and 0 times these is NaN.
     return flat * scale if scale else torch.zeros_like(flat)
 
 

@@ -58,9 +58,8 @@ def compare_pairs(
     name: str,
     asker: Located[Tensor] | None = None,
 ) -> Located[Tensor]:
-    """Compare the numbers of the two clients of some pairs.
-
-    Both learn the outcome, and nothing else of the other number.
+    """Compare the numbers of the two clients of some pairs. Both learn the outcome, and nothing else of the
+    other number.
 
     Args:
         numbers: [n_h] int64 at the clients, from 0, of at most `bits` bits.
@@ -68,7 +67,6 @@ def compare_pairs(
         bits: From 1 to 32.
         reveal: With "order" each client learns -1, 0 or 1: its number is less, equal or greater. With
             "greater" both learn one bit: 1 if the number of the client that asks is greater.
-        name: The transfer is called ``name/compare``.
         asker: [n_h] bool, whether the row's client asks; for "greater" only.
 
     Returns:
@@ -77,7 +75,6 @@ def compare_pairs(
     Raises:
         InputError: For a number that does not fit, or bits out of 1..32; if protocols are real, also without
             the extra `secure`.
-        PlaceError: If `reveal` and `asker` do not fit together.
     """
     if reveal not in ("order", "greater") or (reveal == "greater") != (asker is not None):
         raise PlaceError(
@@ -129,9 +126,7 @@ def at_most_pairs(
         which: [n_h] int64, positions of the pairs in the rows, ascending.
         bits: From 1 to 12.
         asker: [n_h] bool, whether the row's client has the old number.
-        temperature: Above 0.
         seed: A different seed for every call.
-        name: The transfer is called ``name/accept``.
 
     Returns:
         [n_h] int8 at the clients, 1 if the new number is accepted.

@@ -88,7 +88,6 @@ def make_key_wants(clients: Tensor) -> ExchangeIds:
 
 
 def choose_key(own_key: AnyKeyOwner | None, received: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner:
-    """Return the key of a cohort: the one it made, or the one it received."""
     if own_key is not None:
         return own_key
     kind = IdealKeyOwner if simulated else KeyOwner
@@ -101,9 +100,8 @@ def make_public_rows(key_owner: AnyKeyOwner, clients: Tensor) -> Tensor:
 
 
 def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator:
-    """Load what the server computes with.
-
-    ProtocolError for a context that has a secret key, or is no context.
+    """Load what the server computes with; ProtocolError for a context that has a secret key, or is no
+    context.
     """
     # All clients have the same key, so there is one context, which every client has sent.
     kind = IdealEvaluator if simulated else Evaluator
@@ -115,16 +113,8 @@ def load_evaluator(public: Tensor, chosen: str, simulated: bool) -> AnyEvaluator
 def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tuple[Located, Located]:
     """Make a key of a parameter set of `ckks`, and send it to all clients.
 
-    The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``.
-
-    Args:
-        parameters: The name of the parameter set.
-
-    Returns:
-        The key owner at the clients, and the evaluator at the server.
-
-    Raises:
-        InputError: If protocols are real and the extra `secure` is not installed.
+    The transfers are ``name/key_request``, ``name/secret_key`` and ``name/public_context``. Returns the key
+    owner at the clients, and the evaluator at the server.
     """
     clients, simulated = fed.client_ids(), fed.simulated
     fed.begin(f"{name}: making and sending keys")
@@ -146,17 +136,11 @@ def share_key(fed: Federation, *, name: str, parameters: str = SUM.name) -> tupl
 
 
 def name_ciphertexts(have: RouteTable, want: RouteTable | None, rows: int) -> Tensor:
-    """Assign ids to ciphertexts.
+    """Assign ids to ciphertexts: up to `rows` ids with the same senders and receivers share one, in ascending
+    order.
 
-    Up to `rows` ids with the same senders and receivers share one, in ascending order.
-
-    Args:
-        have: The route on which rows are sent.
-        want: The route on which sums are returned (None: the same).
-        rows: How many rows fit in a ciphertext.
-
-    Returns:
-        [U] int64, for each id of `have` the smallest id in its ciphertext, which is the ciphertext's name.
+    Rows are sent on `have`, and sums are returned on `want` (None: the same). Returns [U] int64, for each id
+    of `have` the smallest id in its ciphertext, which is the ciphertext's name.
     """
     kinds: dict[tuple[bytes, ...], int] = {}
     kind = np.zeros(len(have.ids), dtype=np.int64)
@@ -185,11 +169,8 @@ def _clients_of(table: RouteTable, ids: Tensor) -> list[np.ndarray]:
 
 
 def place_rows(ids: RowIds, names: Tensor) -> Packing:
-    """Place rows in ciphertexts.
-
-    Args:
-        ids: The rows, by client and with ascending ids inside a client.
-        names: [M] int64, the names of their ciphertexts.
+    """Place rows in ciphertexts of these names, [M] int64. Rows are by client, with ascending ids inside a
+    client.
     """
     known, name_index = torch.unique(names, return_inverse=True)
     count = max(len(known), 1)
@@ -227,8 +208,7 @@ def select_names(names: Tensor, wanted: Tensor) -> Tensor:
 def predict_cost(sent: RouteTable, taken: RouteTable, pieces: int) -> dict[str, int]:
     """Count the ciphertexts that are sent to the server and back.
 
-    Raises:
-        InputError: If a process that holds all of them, and their sums, would hold more than `MAX_BYTES`.
+    InputError if a process that holds all of them, and their sums, would hold more than `MAX_BYTES`.
     """
     up, sums, down = (pieces * len(x) for x in (sent.index, sent.ids, taken.index))
     size = (up + sums + down) * SUM.ciphertext_bytes + max(up, down) * SUM.slots * 8
@@ -275,9 +255,8 @@ def pick_ciphertexts(sums: Tensor, have: RouteTable, want: RouteTable) -> Tensor
 
 
 def decrypt_rows(key_owner: AnyKeyOwner, sealed: Tensor, packing: Packing, x: Tensor, terms: int) -> Tensor:
-    """Decrypt the sums [M, F], in the form of the rows `x` that were encrypted.
-
-    ProtocolError for anything that is not a sum of such rows.
+    """Decrypt the sums [M, F], in the form of the rows `x`; ProtocolError for anything that is no sum of
+    such rows.
     """
     layout = Layout(x.shape[1], SUM.slots)
     slots = key_owner.decrypt(sealed.cpu().numpy().reshape(-1, SUM.ciphertext_bytes))
@@ -315,7 +294,6 @@ def encrypted_sum(
     Raises:
         InputError: For numbers that cannot be encrypted, more than 8 GiB of ciphertexts, or, if protocols are
             real, without the extra `secure`.
-        ProtocolError: For damaged messages.
     """
     protection, layout = fed.protection_of("encrypted"), Layout(width, SUM.slots)
     key_owner, evaluator = share_key(fed, name=name)

@@ -52,11 +52,7 @@ Found = tuple[protocol.Shares, protocol.Bits]
 
 @dataclass(frozen=True)
 class HelperSession:
-    """The session of the server and the helper.
-
-    Attributes:
-        at_clients: The helper's party (None at the workers of other clients).
-    """
+    """The session of the server and the helper. `at_clients` is None at the workers of other clients."""
 
     at_server: Located[Session]
     at_clients: Located[Session | None]
@@ -68,8 +64,6 @@ class PreparedRoute:
     """A route whose rows are prepared for secure maxima.
 
     Attributes:
-        route: The route between the clients and the server.
-        session: The session of the server and the helper.
         at_server, at_clients: The plan of the tournament, a `SharedPlan` at the server and at the helper.
         to_helper, from_helper: The routes of the rows from the clients to the helper, and back.
     """
@@ -87,105 +81,61 @@ MaximumRoute = Route | PreparedRoute
 
 
 def open_maximum(fed: Federation, protection: str, *, name: str) -> HelperSession | None:
-    """Prepare maxima under a protection, once in a run.
+    """Set up the session of the server and the helper by the transfer ``name/session``, once in a run.
 
-    Returns:
-        None in plaintext, else what `open_helper_session` returns.
+    In plaintext there is none. InputError if protocols are real and the extra `secure` is not installed.
     """
-    return open_helper_session(fed, name=name) if needs_parts(protection) else None
+    if not needs_parts(protection):
+        return None
+    server = fed.server.run(open_party, True, fed.simulated)
+    helper = fed.clients.run(open_party, False, fed.simulated)
+    public = fed.protection_of("public")
+    return HelperSession(*fed.run_protocol(server, helper, name=f"{name}/session", protection=public), name)
 
 
 def plan_maximum(fed: Federation, route: Route, session: HelperSession | None) -> MaximumRoute:
-    """Prepare maxima over the rows of a route, once for each route.
+    """Prepare maxima over the rows of a route, once for each route; in plaintext there is nothing to do.
 
-    Args:
-        session: What `open_maximum` returned.
-
-    Returns:
-        The route itself in plaintext, else what `prepare_route` returns.
+    The helper is sent which rows have the same id, 4 bytes a row.
     """
-    return route if session is None else prepare_route(fed, route, session)
-
-
-def protected_max(
-    fed: Federation, x: Located, planned: MaximumRoute, *, name: str, grad: bool = True
-) -> Located:
-    """Take the maximum of the rows of the same id, at the server.
-
-    Args:
-        x: [M_h, H] at each worker, a row for every id of the route.
-
-    Returns:
-        [U, H] at the server, in the order of the route's table.
-    """
-    if isinstance(planned, PreparedRoute):
-        return secure_max(fed, x, planned, name=name, grad=grad)
-    return fed.max(x, planned, name=name, grad=grad)
-
-
-def open_helper_session(fed: Federation, *, name: str) -> HelperSession:
-    """Set up the session of the server and the helper, once in a run.
-
-    Args:
-        name: The transfer is called ``name/session``.
-
-    Raises:
-        InputError: If protocols are real and the extra `secure` is not installed.
-    """
-    server = fed.server.run(open_party, True, fed.simulated)
-    helper = fed.clients.run(open_party, False, fed.simulated)
-    protection = fed.protection_of("public")
-    parties = fed.run_protocol(server, helper, name=f"{name}/session", protection=protection)
-    return HelperSession(*parties, name)
-
-
-def prepare_route(fed: Federation, route: Route, session: HelperSession) -> PreparedRoute:
-    """Send the helper which rows of a route have the same id, once for each route: 4 bytes a row.
-
-    Args:
-        session: The session. The transfer is called ``name/plan`` with its name.
-    """
+    if session is None:
+        return route
     server = fed.server.run(send_plan, fed.table(route), fed.num_clients)
     helper = fed.clients.run(receive_plan, fed.num_clients)
     plans = fed.run_protocol(server, helper, name=f"{session.name}/plan", protection="plaintext")
     return PreparedRoute(route, session, *plans, *_helper_routes(fed, route, plans[1]))
 
 
-def secure_max(
-    fed: Federation, x: Located, prepared: PreparedRoute, *, name: str, grad: bool = True
+def protected_max(
+    fed: Federation, x: Located, planned: MaximumRoute, *, name: str, grad: bool = True
 ) -> Located:
-    """Take the maximum of the rows of the same id, at the server, which learns only the maxima.
+    """Take the maximum of the rows [M_h, H] of the same id at the server: [U, H], in the order of the table.
 
-    Numbers are rounded to 16 bits after the binary point, gradients to 40.
-
-    Args:
-        x: [M_h, H] at each worker, a row for every id of the route.
-
-    Returns:
-        [U, H] at the server, in the order of the route's table.
-
-    Raises:
-        InputError: For a number whose size is not below 2^14.
+    In plaintext the server reads each row, otherwise it learns only the maxima. Then numbers are rounded to
+    16 bits after the binary point and gradients to 40, and a number whose size is not below 2^14 is an
+    InputError.
     """
-    session, kind = prepared.session, fed.protection_of("shared")
+    if isinstance(planned, Route):
+        return fed.max(x, planned, name=name, grad=grad)
+    session, kind = planned.session, fed.protection_of("shared")
     for_server, for_helper = fed.clients.run(make_shares, x, fed.simulated, outputs=2)
     at_server = fed.upload(
-        for_server, prepared.route, name=f"{name}/server_shares", protection=kind, grad=False
+        for_server, planned.route, name=f"{name}/server_shares", protection=kind, grad=False
     )
     at_helper = fed.exchange(
-        for_helper, prepared.to_helper, name=f"{name}/helper_shares", protection=kind, grad=False
+        for_helper, planned.to_helper, name=f"{name}/helper_shares", protection=kind, grad=False
     )
     found_at_server, found_at_helper = fed.run_protocol(
-        fed.server.run(find_maxima, session.at_server, prepared.at_server, at_server),
-        fed.clients.run(help_maxima, session.at_clients, prepared.at_clients, for_helper, at_helper),
+        fed.server.run(find_maxima, session.at_server, planned.at_server, at_server),
+        fed.clients.run(help_maxima, session.at_clients, planned.at_clients, for_helper, at_helper),
         name=f"{name}/protocol",
         protection=fed.protection_of("encrypted"),
     )
     # SAPGNN, Eq. (7)
-    maxima = fed.server.run(decode_maxima, found_at_server, prepared.at_server, str(fed.device))
+    maxima = fed.server.run(decode_maxima, found_at_server, planned.at_server, str(fed.device))
     if not grad:
         return maxima
-    back = partial(_send_gradients_back, fed, x, prepared, found_at_server, found_at_helper, name)
+    back = partial(_send_gradients_back, fed, x, planned, found_at_server, found_at_helper, name)
     return fed.custom_backward(x, maxima, back)
 
 
@@ -198,7 +148,6 @@ def _send_gradients_back(
     name: str,
     gradient: Located,
 ) -> Located:
-    """Send the gradient of the maxima back to the rows x."""
     # SAPGNN, Eq. (19): the gradient of each maximum goes to the row that won the tournament.
     session, kind, name = prepared.session, fed.protection_of("shared"), f"{name}/grad"
     at_server, at_helper = fed.run_protocol(

@@ -15,7 +15,8 @@ from torch import Tensor
 from graphfed.crypto.session import Party
 from graphfed.federation.core import Federation
 from graphfed.federation.ledger import Flow, LedgerRecord
-from graphfed.federation.secure.pairs import KnownPairs, Pairs
+from graphfed.federation.secure.pairs import KnownPairs, Pairs, positions_by_worker
+from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.federation.values import Located
 from graphfed.federation.wire import WireError
 
@@ -24,23 +25,11 @@ Ints = NDArray[np.int64]
 NOTIFICATION_BYTES = 4
 
 
-def notify(
-    fed: Federation, pairs: Pairs, which: Located, *, name: str, protection: str = "plaintext"
-) -> Located:
-    """Notify the other clients of some pairs.
+def notify(fed: Federation, pairs: Pairs, which: Located, *, name: str) -> Located:
+    """Notify the other clients of some pairs, at the positions `which` [n_h] int64 in the rows, ascending.
 
-    Costs time in proportion to the notifications if all clients are on one worker.
-
-    Args:
-        which: [n_h] int64 at the clients, positions in the rows of the pairs to notify, ascending.
-        protection: How the ledger records the transfer.
-
-    Returns:
-        [m_h] int64 at the clients, the positions of the rows whose other client sent a notification,
-        ascending.
-
-    Raises:
-        WireError: If what another worker sends does not name pairs that the two workers have in common.
+    Returns [m_h] int64 at the clients, the positions of the rows whose other client sent a notification,
+    ascending. WireError if what another worker sends does not name pairs that the two workers have in common.
     """
     known = pairs.at_clients
     arrived = fed.run_worker_protocols(fed.clients.run(write_notifications, known, which), name=name)
@@ -51,7 +40,7 @@ def notify(
         # A link from another worker of this process is one of that worker's outgoing links.
         remote = [links[~fed.held[links[:, 0]]] for links in incoming.parts]
         flow = Flow.peer(np.concatenate([*outgoing.parts, *remote]), fed.held)
-        fed.ledger.record(LedgerRecord(name, "notes", "uint32", [], protection, flow, NOTIFICATION_BYTES))
+        fed.ledger.record(LedgerRecord(name, "notes", "uint32", [], PLAINTEXT, flow, NOTIFICATION_BYTES))
     return rows
 
 
@@ -73,10 +62,8 @@ def _swap(message: bytes) -> Party[bytes]:
 def read_notifications(
     known: KnownPairs, which: Tensor, arrived: dict[int, bytes], device: str
 ) -> tuple[Tensor, Ints, Ints]:
-    """Find the rows whose other clients sent a notification.
-
-    Returns:
-        The rows [m], and the outgoing and the incoming links of the notifications, [n, 3] each.
+    """Find the rows [m] whose other clients sent a notification, and the outgoing and incoming links, [n,
+    3] each.
     """
     rows = which.cpu().numpy()
     local = known.other_row[rows]
@@ -105,15 +92,5 @@ def _links(sender: Ints, receiver: Ints) -> Ints:
 
 
 def _common_pairs(known: KnownPairs) -> dict[int, Ints]:
-    """The rows of the pairs with each other worker's clients.
-
-    They are in the order of (lower client, higher client), so both workers number their common pairs alike.
-    """
-    if known.other_worker is None:
-        return {}
-    remote = np.flatnonzero(known.other_row < 0)
-    client, other, worker = known.client[remote], known.other[remote], known.other_worker[remote]
-    order = remote[np.lexsort((np.maximum(client, other), np.minimum(client, other), worker))]
-    workers, starts = np.unique(known.other_worker[order], return_index=True)
-    parts = np.split(order, starts[1:]) if len(order) else []
-    return {int(w): part for w, part in zip(workers, parts, strict=True)}
+    """List the rows of the pairs with each other worker's clients; both workers number them alike."""
+    return positions_by_worker(known, np.arange(len(known.client)))

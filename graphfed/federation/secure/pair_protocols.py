@@ -10,7 +10,6 @@ one message.
 from typing import TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from graphfed.crypto.ot import TwoParty, bytes_of_set_up
 from graphfed.crypto.session import Ended, Party, bundled, run_both
@@ -25,7 +24,6 @@ from graphfed.federation.secure.pairs import (
     flow_between,
     incoming_links,
     outgoing_links,
-    select_pairs,
     select_rows,
 )
 from graphfed.federation.values import Located
@@ -41,33 +39,6 @@ MAX_BYTES = 8 * 2**30
 LONG_SECONDS = 3.0
 
 
-def run_pair_protocols(
-    fed: Federation,
-    pairs: Pairs,
-    parties: Located[list[Party[Result]]],
-    which: Located[Tensor],
-    *,
-    name: str,
-    protection: str,
-) -> Located[list[Result]]:
-    """Run a two-party protocol between the two clients of each of some pairs.
-
-    The ledger counts each pair's messages in both directions. For a simulated protocol it counts the bytes
-    that the protocol declares.
-
-    Args:
-        parties: A list of n_h parties (`session.Party`) at each worker. The first party of a pair is the
-            client with the lower id.
-        which: [n_h] int64, positions of the pairs in the rows, ascending.
-        protection: How the ledger records the transfer.
-
-    Returns:
-        The results of the parties, a list of n_h at each worker.
-    """
-    selected = fed.clients.run(select_pairs, pairs.at_clients, which)
-    return run_selected(fed, pairs, selected, parties, name, protection)
-
-
 def run_selected(
     fed: Federation,
     pairs: Pairs,
@@ -76,15 +47,11 @@ def run_selected(
     name: str,
     protection: str,
 ) -> Located[list[Result]]:
-    """Run a two-party protocol between the two clients of pairs that are selected already.
+    """Run a two-party protocol between the two clients of each of some pairs.
 
-    Args:
-        selected: The rows at each worker, as `pairs.select_pairs` returns them.
-        parties: A list of n_h parties at each worker, one for each selected row.
-        protection: How the ledger records the transfer.
-
-    Returns:
-        The results of the parties, a list of n_h at each worker.
+    The ledger counts each pair's messages in both directions. For a simulated protocol it counts the bytes
+    that the protocol declares. `parties` has a party (`session.Party`) for each selected row; the first party
+    of a pair is the client with the lower id. The results are in the same order.
     """
     known = pairs.at_clients
     local_results, remote_parties = fed.clients.run(start_parties, known, selected, parties, outputs=2)
@@ -95,16 +62,11 @@ def run_selected(
 
 
 def open_sessions(fed: Federation, pairs: Pairs, selected: Located[SelectedPairs]) -> None:
-    """Set up sessions for the selected pairs that have none.
+    """Set up sessions for the selected pairs that have none. Simulated, only the bytes of the set-up are
+    recorded.
 
-    Simulated, only the bytes of the set-up are recorded.
-
-    Args:
-        selected: The rows at each worker.
-
-    Raises:
-        InputError: If the extra `secure` is not installed, or the sessions would take more than `MAX_BYTES`
-            of memory.
+    InputError if the extra `secure` is not installed, or the sessions would take more than `MAX_BYTES` of
+    memory.
     """
     known, name = pairs.at_clients, f"{pairs.name}/session"
     fresh = fed.clients.run(select_unopened, known, selected)
@@ -132,11 +94,8 @@ def open_sessions(fed: Federation, pairs: Pairs, selected: Located[SelectedPairs
 
 
 def record_traffic(fed: Federation, traffic: Located[tuple[Ints, Ints]], name: str, protection: str) -> None:
-    """Record the bytes that clients sent each other.
-
-    Args:
-        traffic: At the clients, the outgoing and the incoming links, with their bytes.
-        protection: How the ledger records the transfer.
+    """Record the bytes that clients sent each other, from the outgoing and the incoming links at the
+    clients.
     """
     if fed.here:
         flow = flow_between(fed, traffic.parts)
@@ -149,14 +108,8 @@ def record_traffic(fed: Federation, traffic: Located[tuple[Ints, Ints]], name: s
 def make_links(
     known: KnownPairs, selected: SelectedPairs, of_first: int, of_second: int
 ) -> tuple[Ints, Ints]:
-    """List the bytes of a protocol whose parties send a known number of bytes.
-
-    Args:
-        of_first: The bytes that the first party of a pair sends.
-        of_second: The bytes that the second party sends.
-
-    Returns:
-        The outgoing and the incoming links, [n, 3] and [m, 3] int64.
+    """List the outgoing and incoming links, [n, 3] and [m, 3] int64, of a protocol whose parties send
+    fixed numbers of bytes.
     """
     first = known.client[selected.rows] < known.other[selected.rows]
     return (
@@ -166,7 +119,6 @@ def make_links(
 
 
 def select_unopened(known: KnownPairs, selected: SelectedPairs) -> SelectedPairs:
-    """Select the pairs that have no session yet."""
     fresh = selected.rows[~known.opened[selected.rows]]
     return selected if len(fresh) == len(selected.rows) else select_rows(known, fresh)
 
@@ -189,9 +141,7 @@ def start_parties(
 ) -> tuple[dict[int, Ended[Result]], dict[int, Party[list[Ended[Result]]]]]:
     """Run the protocols between clients of this worker, and bundle the parties of each pair of workers.
 
-    Returns:
-        By position, the outcomes of the parties inside this worker; and by other worker, its parties bundled
-        into one.
+    Returns the outcomes inside this worker by position; and by other worker, its parties bundled into one.
     """
     if len(parties) != len(selected.rows):
         raise PlaceError(

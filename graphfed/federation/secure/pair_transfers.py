@@ -14,17 +14,7 @@ from graphfed.errors import PlaceError
 from graphfed.federation.core import Federation
 from graphfed.federation.link import Pair
 from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.pairs import (
-    Ints,
-    KnownPairs,
-    Pairs,
-    check_positions,
-    find_partners,
-    flow_between,
-    incoming_links,
-    outgoing_links,
-    positions_by_worker,
-)
+from graphfed.federation.secure import pairs as pairing
 from graphfed.federation.transfer import Transfer, check_rows
 from graphfed.federation.values import Located
 from graphfed.nn.sparse import ranges
@@ -32,7 +22,7 @@ from graphfed.nn.sparse import ranges
 
 def swap(
     fed: Federation,
-    pairs: Pairs,
+    pairs: pairing.Pairs,
     x: Located,
     which: Located,
     *,
@@ -40,27 +30,16 @@ def swap(
     protection: str = "plaintext",
     grad: bool = False,
 ) -> Located:
-    """Swap a row between the two clients of some pairs.
+    """Swap a row [n_h, ...] between the two clients of some pairs, at positions in the rows, ascending.
 
-    Args:
-        x: [n_h, ...] at each worker, the rows that its clients send.
-        which: [n_h] int64, positions of the pairs in the rows, ascending. A pair of two clients of one worker
-            has two positions.
-        protection: How the ledger records the transfer.
-        grad: Whether gradients are sent back the same way.
-
-    Returns:
-        [n_h, ...] at each worker, the rows that the other clients sent.
-
-    Raises:
-        PlaceError: If a pair of two clients of one worker is selected for one of them only.
+    A pair of two clients of one worker has two positions; PlaceError if only one of them is selected.
     """
     return send(fed, pairs, x, which, which, name=name, protection=protection, grad=grad)
 
 
 def send(
     fed: Federation,
-    pairs: Pairs,
+    pairs: pairing.Pairs,
     x: Located,
     from_rows: Located,
     to_rows: Located,
@@ -75,7 +54,6 @@ def send(
         x: [n_h, ...] at each worker, a row for each pair that it sends for.
         from_rows: [n_h] int64, the positions of these pairs in the sender's rows, ascending.
         to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
-        protection: How the ledger records the transfer.
         grad: Whether gradients are sent back the same way.
 
     Returns:
@@ -96,7 +74,7 @@ def send(
 
 def send_bytes(
     fed: Federation,
-    pairs: Pairs,
+    pairs: pairing.Pairs,
     flat: Located,
     lengths: Located,
     from_rows: Located,
@@ -106,15 +84,12 @@ def send_bytes(
     name: str,
     protection: str,
 ) -> Located:
-    """Send byte strings from one client of some pairs to the other. No gradient is sent back.
+    """Send byte strings from one client of some pairs to the other, as `send`. No gradient is sent back.
 
     Args:
         flat: [B_h] uint8 at each worker, the bytes it sends, row after row.
         lengths: [n_h] int64, the number of bytes of each row sent.
-        from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
-        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
         sizes: [m_h] int64, the number of bytes of each row received.
-        protection: How the ledger records the transfer.
 
     Returns:
         [B'_h] uint8 at each worker, the bytes received, row after row.
@@ -125,26 +100,20 @@ def send_bytes(
     return fed.exchange(flat, make_route(fed, pairs, plans), name=name, protection=protection, grad=False)
 
 
-def pair_route(fed: Federation, pairs: Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
-    """Make the route of the rows of `send`, for a program that uses it more than once.
-
-    Args:
-        from_rows: [n_h] int64, the positions of the pairs in the sender's rows, ascending.
-        to_rows: [m_h] int64, the positions of the same pairs in the receiver's rows, ascending.
-    """
+def pair_route(fed: Federation, pairs: pairing.Pairs, from_rows: Located, to_rows: Located) -> ExchangeRoute:
+    """Make the route of the rows of `send`, for a program that uses it more than once."""
     plans = fed.clients.run(plan_rows, pairs.at_clients, from_rows, to_rows, str(fed.device))
     return make_route(fed, pairs, plans)
 
 
-def make_route(fed: Federation, pairs: Pairs, plans: Located["RowPlan"]) -> ExchangeRoute:
-    """Make a route from the plan of each worker."""
+def make_route(fed: Federation, pairs: pairing.Pairs, plans: Located["RowPlan"]) -> ExchangeRoute:
     local: dict[int, RowPlan] = dict(zip(fed.here, plans.parts, strict=True))
     send: dict[Pair, Tensor] = {}
     between: set[Pair] = set()
     for h, plan in local.items():
         send |= {(h, b): rows for b, rows in plan.send.items()}
         between |= {(h, b) for b in plan.send} | {(a, h) for a in plan.senders}
-    flow = flow_between(fed, [(plan.outgoing, plan.incoming) for plan in local.values()])
+    flow = pairing.flow_between(fed, [(plan.outgoing, plan.incoming) for plan in local.values()])
     order = {h: plan.order for h, plan in local.items()}
     return ExchangeRoute(pairs.name, tuple(sorted(between)), send, order, flow)
 
@@ -167,15 +136,15 @@ class RowPlan:
     send: dict[int, Tensor]
     order: Tensor | None
     senders: tuple[int, ...]
-    outgoing: Ints
-    incoming: Ints
+    outgoing: pairing.Ints
+    incoming: pairing.Ints
 
 
-def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str) -> RowPlan:
+def plan_rows(known: pairing.KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str) -> RowPlan:
     """Find where a worker's rows are sent, and where its received rows come from."""
-    sent, wanted = check_positions(known, from_rows), check_positions(known, to_rows)
-    local_rows = find_partners(known, wanted, sent)
-    outgoing, incoming = outgoing_links(known, sent, 1), incoming_links(known, wanted, 1)
+    sent, wanted = pairing.check_positions(known, from_rows), pairing.check_positions(known, to_rows)
+    local_rows = pairing.find_partners(known, wanted, sent)
+    outgoing, incoming = pairing.outgoing_links(known, sent, 1), pairing.incoming_links(known, wanted, 1)
     if known.other_worker is None:
         # All clients are on this worker: the rows to send are gathered in the order they are wanted in.
         _check_local(known, sent, len(local_rows))
@@ -183,7 +152,7 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
         return RowPlan(_as_tensors(send, device), None, tuple(send), outgoing, incoming)
     staying = np.flatnonzero(local_rows >= 0)
     _check_local(known, sent, len(staying))
-    send, positions = positions_by_worker(known, sent), positions_by_worker(known, wanted)
+    send, positions = pairing.positions_by_worker(known, sent), pairing.positions_by_worker(known, wanted)
     if len(staying):
         send[known.worker], positions[known.worker] = local_rows[staying], staying
     senders = tuple(sorted(positions))
@@ -193,7 +162,7 @@ def plan_rows(known: KnownPairs, from_rows: Tensor, to_rows: Tensor, device: str
     return RowPlan(_as_tensors(send, device), order, senders, outgoing, incoming)
 
 
-def _check_local(known: KnownPairs, sent: Ints, wanted: int) -> None:
+def _check_local(known: pairing.KnownPairs, sent: pairing.Ints, wanted: int) -> None:
     """Check that the pairs of two clients of this worker are the same at both.
 
     Every wanted row is sent (`find_partners`), so equal numbers mean equal pairs.
@@ -205,12 +174,17 @@ def _check_local(known: KnownPairs, sent: Ints, wanted: int) -> None:
         )
 
 
-def _as_tensors(positions: dict[int, Ints], device: str) -> dict[int, Tensor]:
+def _as_tensors(positions: dict[int, pairing.Ints], device: str) -> dict[int, Tensor]:
     return {b: torch.from_numpy(position).to(device) for b, position in positions.items()}
 
 
 def plan_bytes(
-    plan: RowPlan, known: KnownPairs, from_rows: Tensor, lengths: Tensor, to_rows: Tensor, sizes: Tensor
+    plan: RowPlan,
+    known: pairing.KnownPairs,
+    from_rows: Tensor,
+    lengths: Tensor,
+    to_rows: Tensor,
+    sizes: Tensor,
 ) -> RowPlan:
     """Make the plan of the bytes of rows from the plan of the rows."""
     # The bytes of row i are starts[i], ..., starts[i] + lengths[i] - 1 of the flat bytes.
@@ -223,6 +197,6 @@ def plan_bytes(
         plan,
         send={b: ranges(starts[rows], lengths[rows]) for b, rows in plan.send.items()},
         order=order,
-        outgoing=outgoing_links(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
-        incoming=incoming_links(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
+        outgoing=pairing.outgoing_links(known, from_rows.cpu().numpy(), lengths.cpu().numpy()),
+        incoming=pairing.incoming_links(known, to_rows.cpu().numpy(), sizes.cpu().numpy()),
     )

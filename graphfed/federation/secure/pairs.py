@@ -71,11 +71,8 @@ class KnownPairs:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Opened pairs of clients.
-
-    Attributes:
-        at_clients: A `KnownPairs` at each worker.
-        name: What the ledger calls the sessions of the pairs.
+    """Opened pairs of clients, a `KnownPairs` at each worker. `name` is what the ledger calls their
+    sessions.
     """
 
     at_clients: Located[KnownPairs]
@@ -102,16 +99,8 @@ class SelectedPairs:
 def open_pairs(fed: Federation, rows: Located[PairRows], *, name: str) -> Pairs:
     """Open pairs of clients. Nothing is sent.
 
-    Args:
-        rows: A `PairRows` at the clients.
-        name: What the ledger calls the sessions of the pairs.
-
-    Returns:
-        The pairs, for the operations on them.
-
-    Raises:
-        PlaceError: If the rows are not sorted, a client is paired with itself, or only one of two clients of
-            the same worker lists the other.
+    PlaceError if the rows are not sorted, a client is paired with itself, or only one of two clients of the
+    same worker lists the other.
     """
     starts = tuple(clients[0] for clients in fed.workers)
     known = fed.clients.run(know_pairs, rows, fed.client_ids(), starts, fed.num_clients, name)
@@ -126,11 +115,7 @@ def know_pairs(
 ) -> KnownPairs:
     """Check a worker's rows and find where the other clients of its pairs are.
 
-    Args:
-        rows: The pairs of the worker's clients.
-        ids: [K_h] int64, the ids of the worker's clients.
-        starts: The id of the first client of every worker.
-        num_clients: K, of the whole run.
+    `ids` [K_h] int64 are the worker's clients, `starts` the first client of every worker.
     """
     index, other = (t.cpu().numpy() for t in (rows.client, rows.other))
     if index.ndim != 1 or index.shape != other.shape or not index.dtype == other.dtype == np.int64:
@@ -169,44 +154,22 @@ def know_pairs(
 
 
 def select_pairs(known: KnownPairs, which: Tensor) -> SelectedPairs:
-    """Select the rows at some positions.
+    """Select the rows at positions [n] int64, ascending.
 
-    Args:
-        which: [n] int64, positions in the rows, ascending.
-
-    Returns:
-        The rows, and where the other clients of their pairs are.
-
-    Raises:
-        PlaceError: If the positions are not ascending or out of range, or a pair of two clients of this
-            worker is selected for one of them only.
+    PlaceError if the positions are not ascending or out of range, or a pair of two clients of this worker is
+    selected for one of them only.
     """
     return select_rows(known, check_positions(known, which))
 
 
 def select_rows(known: KnownPairs, rows: Ints) -> SelectedPairs:
-    """Select rows whose positions are checked already.
-
-    Args:
-        rows: [n] int64, ascending.
-
-    Returns:
-        The rows, and where the other clients of their pairs are.
-    """
+    """Select rows [n] int64 whose positions are checked already."""
     return SelectedPairs(rows, find_partners(known, rows, rows), positions_by_worker(known, rows))
 
 
 def check_positions(known: KnownPairs, which: Tensor) -> Ints:
-    """Check positions in a worker's rows.
-
-    Args:
-        which: [n] int64, the positions.
-
-    Returns:
-        The positions as an array, [n] int64.
-
-    Raises:
-        PlaceError: If the positions are not ascending, or out of range.
+    """Return positions in a worker's rows as an array, [n] int64; PlaceError unless they are ascending and
+    in range.
     """
     rows: Ints = which.cpu().numpy()
     if rows.ndim != 1 or rows.dtype != np.int64 or not (rows[1:] > rows[:-1]).all():
@@ -219,19 +182,11 @@ def check_positions(known: KnownPairs, which: Tensor) -> Ints:
 
 
 def find_partners(known: KnownPairs, rows: Ints, among: Ints) -> Ints:
-    """Find the other row of each pair among some rows.
+    """Find the other row of each pair of some rows [n] int64 among others [m], ascending.
 
-    Costs time in proportion to the given rows, however many rows the worker has.
-
-    Args:
-        rows: [n] int64, the rows whose pairs are looked for.
-        among: [m] int64, the rows to look in, ascending.
-
-    Returns:
-        [n] int64, positions in `among`; -1 where the other client is on another worker.
-
-    Raises:
-        PlaceError: If the other row of a pair of two clients of this worker is not in `among`.
+    Costs time in proportion to the given rows, however many rows the worker has. Returns [n] int64, positions
+    in `among`; -1 where the other client is on another worker. PlaceError if the other row of a pair of two
+    clients of this worker is not in `among`.
     """
     partner, size = known.other_row[rows], len(known.other_row)
     if len(among) == size:
@@ -256,14 +211,10 @@ def find_partners(known: KnownPairs, rows: Ints, among: Ints) -> Ints:
 
 
 def positions_by_worker(known: KnownPairs, rows: Ints) -> dict[int, Ints]:
-    """Group rows by the worker of the other client of their pair.
+    """Group rows [n] int64 by the worker of the other client of their pair, as positions in `rows`.
 
-    Args:
-        rows: [n] int64.
-
-    Returns:
-        By other worker, positions in `rows`, in the order of (lower client, higher client): the other worker
-        has the same pairs in the same order.
+    They are in the order of (lower client, higher client): the other worker has the same pairs in the same
+    order.
     """
     if known.other_worker is None or not len(rows):
         return {}
@@ -278,29 +229,17 @@ def positions_by_worker(known: KnownPairs, rows: Ints) -> dict[int, Ints]:
 
 
 def outgoing_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
-    """List what the clients of some rows send to the other clients of their pairs.
-
-    Args:
-        rows: [n] int64.
-        units: [n], or one number for all: the units that each row sends.
-
-    Returns:
-        [n, 3] int64, (sender, receiver, units), as in `ledger.Flow.links`.
+    """List what the clients of some rows send to the others of their pairs, [n, 3] as in
+    `ledger.Flow.links`.
     """
     return np.stack([known.client[rows], known.other[rows], np.broadcast_to(units, rows.shape)]).T
 
 
 def incoming_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
-    """List what the clients of some rows receive from clients of other workers.
+    """List what the clients of some rows receive from clients of other workers, [m, 3] as in
+    `ledger.Flow.links`.
 
     What clients of this worker send is in `outgoing_links` already.
-
-    Args:
-        rows: [n] int64.
-        units: [n], or one number for all: the units that each row receives.
-
-    Returns:
-        [m, 3] int64, (sender, receiver, units), as in `ledger.Flow.links`.
     """
     if known.other_worker is None:
         return _NO_LINKS
@@ -309,14 +248,7 @@ def incoming_links(known: KnownPairs, rows: Ints, units: Ints | int) -> Ints:
 
 
 def flow_between(fed: Federation, traffic: Sequence[tuple[Ints, Ints]]) -> Flow:
-    """Make the ledger's flow of what clients send each other.
-
-    Args:
-        traffic: For every worker in this process, its outgoing links [n, 3] and its incoming links [m, 3].
-
-    Returns:
-        The flow, as this process sees it.
-    """
+    """Make the ledger's flow from the outgoing and the incoming links of every worker in this process."""
     links = [outgoing for outgoing, _ in traffic]
     if len(fed.here) < len(fed.workers):
         # A link from another worker of this process is one of that worker's outgoing links.

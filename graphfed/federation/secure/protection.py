@@ -18,11 +18,7 @@ PLAINTEXT: Final = "plaintext"
 
 
 def needs_parts(protection: str) -> bool:
-    """Tell whether a protection hides each client's part before the parts are added up.
-
-    In plaintext, the parts of a worker's clients may be added up before they are sent.
-
-    Returns:
-        False for plaintext only.
+    """Tell whether a protection hides each client's part before the parts are added up; plaintext does
+    not.
     """
     return protection != PLAINTEXT

@@ -36,14 +36,8 @@ def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum,
     """Compute sum_k x_k at every client, under the protection that a setting asks for.
 
     In plaintext the server adds up and returns the sum, by the transfers ``name`` and ``name_sum``. With
-    additive shares the clients do (`shared_sum`).
-
-    Args:
-        x: If the protection needs the clients' parts (`needs_parts`), each client's floating tensors, [K_h,
-            ...] at each worker; else the sum over the worker's clients, [...].
-
-    Returns:
-        The sum, [...], at the clients.
+    additive shares the clients do (`shared_sum`). Then `x` has each client's floating tensors, [K_h, ...] at
+    each worker; in plaintext it has the sum over the worker's clients, [...] (`needs_parts`).
     """
     if needs_parts(protection):
         return shared_sum(fed, x, name=name)
@@ -52,18 +46,12 @@ def protected_sum_at_clients(fed: Federation, x: Located, protection: ClientSum,
 
 
 def shared_sum(fed: Federation, x: Located, *, name: str) -> Located:
-    """Compute sum_k x_k at every client, by additive secret sharing.
+    """Compute sum_k x_k at every client, by additive secret sharing of floating tensors, [K_h, ...] at each
+    worker.
 
-    Args:
-        x: Each client's floating tensors, [K_h, ...] at each worker.
-        name: The transfers are called ``name/shares`` and ``name/sums``.
-
-    Returns:
-        The sum at the clients, [...], the same at all of them; off by at most K * 2^-25 (`encode`).
-
-    Raises:
-        InputError: For a number that cannot be shared, or if the shares of a cohort's clients take more than
-            4 GiB.
+    The transfers are called ``name/shares`` and ``name/sums``. The sum [...] is the same at all clients, and
+    off by at most K * 2^-25 (`encode`). InputError for a number that cannot be shared, or if the shares of a
+    cohort's clients take more than 4 GiB.
     """
     clients, ids, everyone = fed.num_clients, fed.client_ids(), fed.everyone()
     shares = fed.clients.run(make_shares, x, clients)
@@ -90,12 +78,12 @@ def make_shares(x: Payload, clients: int) -> Tensor:
 def add_shares(shares: Tensor, remote: Tensor, ids: Tensor, clients: int) -> Tensor:
     """Add up the shares that each client has, the one it kept and those it received: [K_h, w]."""
     # SAPGNN, Eq. (21)
+    # The sums wrap modulo 2^64, as the shares do.
     own_share = shares.view(len(ids), clients, -1)[torch.arange(len(ids), device=ids.device), ids]
     return own_share + remote.view(len(ids), clients - 1, shares.shape[1]).sum(1)
 
 
 def repeat_for_clients(local: Tensor, clients: int) -> Tensor:
-    """Repeat each client's sum for every client, [K_h * K, w]."""
     return local.repeat_interleave(clients, 0)
 
 

@@ -31,9 +31,9 @@ from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import (
     Prepared,
     initial_weights,
-    own_view,
     predict_shared,
     prepare,
+    prepare_own,
 )
 from graphfed.methods.parts import clients_in_round
 from graphfed.nn.batch import View
@@ -73,11 +73,6 @@ def check_settings(config: AveragingSettings) -> None:
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
-
-
-def prepare_own(cohort: Cohort, config: AveragingSettings) -> Prepared:
-    """Prepare the batches of every client's own subgraph."""
-    return prepare_view(cohort, own_view(cohort), None, config)
 
 
 def prepare_view(cohort: Cohort, view: View, place: Tensor | None, config: AveragingSettings) -> Prepared:
@@ -142,7 +137,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings)
         The first state.
     """
     check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
-    return start(fed, fed.clients.run(prepare_own, data, config), task, config)
+    return start(fed, fed.clients.run(prepare_own, data, config, rule_of(config).keeps_weights), task, config)
 
 
 def start(fed: Federation, prepared: Located, task: Task, config: AveragingSettings) -> State:

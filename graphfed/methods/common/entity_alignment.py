@@ -42,7 +42,6 @@ class NodeIds:
 
     @property
     def protection(self) -> str:
-        """The protection of nodes' names, as the ledger records it."""
         return {"simulated": "simulated", "keyed": "keyed hash", "plain": "plaintext"}[self.node_ids]
 
 
@@ -60,12 +59,7 @@ class Aligned(Protocol):
 
 @dataclass(frozen=True)
 class NamedCohort:
-    """The cohort of some clients, with the names that the server knows its nodes by.
-
-    Attributes:
-        cohort: The clients' data, N rows.
-        names: The name of each row's node, [N] int64, the same at all clients.
-    """
+    """The cohort of some clients, with the name of each row's node, [N] int64, the same at all clients."""
 
     cohort: Cohort
     names: Tensor
@@ -74,8 +68,7 @@ class NamedCohort:
 def prepare(cohort: Cohort, task: Task, ids: NodeIds, seed: int) -> NamedCohort:
     """Check a cohort and name its nodes.
 
-    Raises:
-        InputError: If a client has no node, or the width of the features is not the agreed one.
+    Raises InputError if a client has no node, or the width of the features is not the agreed one.
     """
     empty = (torch.bincount(cohort.client, minlength=cohort.num_clients) == 0).nonzero()[:, 0]
     if len(empty):
@@ -107,15 +100,9 @@ def secret(ids: NodeIds, seed: int) -> bytes:
 
 
 def common_seed(ids: NodeIds, seed: int) -> int:
-    """Derive the seed of the weights that all clients have in common.
+    """Derive the seed, a number of 63 bits, of the weights that all clients have in common.
 
-    The seed follows from the clients' key, so that a server without the key cannot draw these weights.
-
-    Args:
-        seed: The run's seed, which enters too.
-
-    Returns:
-        A number of 63 bits.
+    It follows from the clients' key and the run's seed: a server without the key cannot draw these weights.
     """
     (name,) = keyed_names(secret(ids, seed), "weights", [str(seed).encode()]).tolist()
     return int(name) & (1 << 63) - 1
@@ -167,7 +154,6 @@ def owner_names(cohort: Cohort, ids: NodeIds, seed: int) -> RowIds:
 
 
 def has_label(cohort: Cohort) -> Tensor:
-    """Return whether each row has a label, [N] uint8."""
     return (cohort.y >= 0).to(torch.uint8)
 
 
@@ -211,11 +197,7 @@ def check_features(digests: Tensor, table: RouteTable) -> Tensor:
 
 
 def count_batches(table: RouteTable, size: int | None) -> dict[str, int]:
-    """Return the number of batches of `size` training nodes (None: one batch).
-
-    Raises:
-        InputError: If no client has a training node.
-    """
+    """Return the number of batches of `size` training nodes (None: one batch); InputError without any."""
     if not len(table.ids):
         raise InputError("no client has a training node; use another split or partition")
     return {"batches": 1 if size is None else -(-len(table.ids) // size)}
@@ -257,25 +239,14 @@ def owners_of(labels: Tensor, table: RouteTable) -> Tensor:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What clients and server agreed on about nodes.
-
-    Attributes:
-        clients: `NamedCohort`, at the clients.
-        route: The route of all the clients' nodes.
-        protection: The protection of names, as the ledger records it.
-    """
+    """The `NamedCohort` of the clients, the route of all their nodes, and the protection of the names."""
 
     clients: Located
     route: Route
     protection: str
 
     def route_of(self, fed: Federation, rows: Located, *, name: str) -> Route:
-        """Make the route of some of the nodes: clients send the names of these rows.
-
-        Args:
-            rows: At the clients, rows [n] of the cohort, ascending.
-            name: The transfer's name in the ledger.
-        """
+        """Make the route of some of the nodes: clients send the names of the cohort's rows [n], ascending."""
         names = fed.clients.run(names_of, self.clients, rows)
         return fed.route(names, name=name, protection=self.protection)
 
@@ -283,16 +254,8 @@ class Alignment:
 def align(fed: Federation, data: Located, task: Task, config: Aligned) -> Alignment:
     """Agree on which nodes of different clients are the same.
 
-    Args:
-        data: Each cohort's data, at the clients.
-        task: The learning task; its number of features is checked.
-
-    Returns:
-        The clients' named data, and the route of all their nodes.
-
-    Raises:
-        InputError: If a client has no node, features of another width, no key or a different key; or if a
-            node has different features at two clients.
+    Raises InputError if a client has no node, features of another width, no key or a different key; or if a
+    node has different features at two clients.
     """
     fed.begin("finding the nodes that clients have in common")
     ids, seed = config.ids, config.run.seed
@@ -313,12 +276,7 @@ def align(fed: Federation, data: Located, task: Task, config: Aligned) -> Alignm
 
 @dataclass(frozen=True)
 class TrainingNodes:
-    """The training rows of every cohort.
-
-    Attributes:
-        weight: At the clients, the weight of each row's loss, [n].
-        batch: At the clients, the batch of each row, [n]; None if there is one batch.
-    """
+    """At the clients, the weight of the loss and the batch (None: one for all) of each training row, [n]."""
 
     weight: Located
     batch: Located | None
@@ -328,14 +286,8 @@ class TrainingNodes:
 def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) -> TrainingNodes:
     """Weigh training rows so that every training node counts once, however many clients have its label.
 
-    Args:
-        batch_size: Training nodes in a batch; None for one batch of all.
-
-    Returns:
-        The weights and batches of the training rows.
-
-    Raises:
-        InputError: If no client has a training node.
+    A batch has `batch_size` training nodes; None for one batch of all. InputError if there is no training
+    node.
 
     Reference:
         SAPGNN, Eq. (15), and docs/papers/sapgnn.md, difference 3.
@@ -361,17 +313,11 @@ def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) 
 
 
 def count_owners(fed: Federation, data: Located, config: Aligned) -> Located:
-    """Set who owns each node, for clients that have read their own files.
+    """Set `owned` and `owners` for clients that have read their own files, as a partition of all data would.
 
     A node is owned by the clients that have its label. If no client has its label, all its clients own it.
-    Run this before a method whose settings have `NodeIds`. Clients with different keys have no name
-    in common here; `align` refuses them afterwards.
-
-    Args:
-        data: Each cohort's data, at the clients.
-
-    Returns:
-        The cohorts with `owned` and `owners`, at the clients: the same as after a partition of all data.
+    Run this before a method whose settings have `NodeIds`. Clients with different keys have no name in common
+    here; `align` refuses them afterwards.
     """
     names = fed.clients.run(owner_names, data, config.ids, config.run.seed)
     route = fed.route(names, name="owners/node_ids", protection=config.ids.protection)

@@ -83,17 +83,15 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Columns:
-    """The dense columns of the nodes that a cohort owns.
+    """The dense columns [n, D] of the nodes that a cohort owns.
 
-    Attributes:
-        x: [n, D] values.
-        weight: [n] int64: `OWNER_UNITS` divided by the number of the node's owners.
-        client: [n] client of each node.
+    The weight of a node is `OWNER_UNITS` divided by the number of its owners, [n] int64.
     """
 
     x: Tensor
     weight: Tensor
     client: Tensor
+    num_clients: int
 
 
 # ---- functions run at the clients --------------------------------------------------------------------------
@@ -102,9 +100,8 @@ class Columns:
 def count_magnitudes(cohort: Cohort) -> Sums:
     """Count every client's non-zero values and add up their exponents.
 
-    Returns:
-        "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64 in
-        OWNER_UNITS.
+    The result is "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64 in
+    OWNER_UNITS.
     """
     k, width = cohort.num_clients, cohort.num_features
     weight = torch.where(cohort.owned, OWNER_UNITS // cohort.owners.clamp(min=1), 0)
@@ -116,46 +113,39 @@ def count_magnitudes(cohort: Cohort) -> Sums:
         values = cohort.x[row, column]
     cell = cohort.client[row] * width + column
     found, exponent = _exponents(values)
-    sums = {
-        "count": torch.zeros(k * width, dtype=torch.int64, device=cell.device).index_add_(
-            0, cell, weight[row] * found
-        ),
-        "exponent": torch.zeros(k * width, dtype=torch.int64, device=cell.device).index_add_(
-            0, cell, weight[row] * exponent
-        ),
+    zeros = torch.zeros(k * width, dtype=torch.int64, device=cell.device)
+    return {
+        "count": zeros.index_add(0, cell, weight[row] * found).view(k, width),
+        "exponent": zeros.index_add(0, cell, weight[row] * exponent).view(k, width),
+        "rows": zeros.new_zeros(k).index_add(0, cohort.client, weight)[:, None],
     }
-    rows = torch.zeros(k, dtype=torch.int64, device=cell.device).index_add_(0, cohort.client, weight)
-    return {name: x.view(k, width) for name, x in sums.items()} | {"rows": rows[:, None]}
 
 
 def take_columns(cohort: Cohort, columns: Tensor) -> Columns:
     """Select the columns [D] int64 of the owned nodes."""
     rows = cohort.rows("all")
     weight = OWNER_UNITS // cohort.owners[rows].clamp(min=1)
-    return Columns(_dense_columns(cohort.x, columns)[rows], weight, cohort.client[rows])
+    return Columns(_dense_columns(cohort.x, columns)[rows], weight, cohort.client[rows], cohort.num_clients)
 
 
-def count_positions(columns: Columns, num_clients: int, center: Tensor, scale: Tensor) -> Sums:
+def count_positions(columns: Columns, units: Sums) -> Sums:
     """Add up every client's positions in quarters of the scale, "position" [K, D] int64.
 
-    Args:
-        center, scale: [G, D], one row for all clients or one for each.
+    Centre and scale are [G, D], one row for all clients or one for each.
     """
-    distance = _distance(columns.x, _of_row(center, columns.client))
-    position = distance / _of_row(scale, columns.client) * GRID
+    distance = _distance(columns.x, _of_row(units["center"], columns.client))
+    position = distance / _of_row(units["scale"], columns.client) * GRID
+    # Outliers must not move the centre far.
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
-    return {"position": _sum_by_client(position, columns, num_clients)}
+    return {"position": _sum_by_client(position, columns)}
 
 
-def count_distances(columns: Columns, num_clients: int, center: Tensor) -> Sums:
+def count_distances(columns: Columns, units: Sums) -> Sums:
     """Count every client's values other than the centre and add up the exponents of their distances: "count"
     and "exponent" [K, D] int64.
     """
-    found, exponent = _exponents(_distance(columns.x, _of_row(center, columns.client)))
-    return {
-        "count": _sum_by_client(found, columns, num_clients),
-        "exponent": _sum_by_client(exponent, columns, num_clients),
-    }
+    found, exponent = _exponents(_distance(columns.x, _of_row(units["center"], columns.client)))
+    return {"count": _sum_by_client(found, columns), "exponent": _sum_by_client(exponent, columns)}
 
 
 def as_shares(sums: Sums) -> Sums:
@@ -164,11 +154,6 @@ def as_shares(sums: Sums) -> Sums:
 
 
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
-    """Scale the features of a cohort.
-
-    Args:
-        scaling: The centre and scale of every feature.
-    """
     x, center, scale = cohort.x, scaling.center, scaling.scale
     if x is None:
         return cohort
@@ -207,18 +192,16 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
 
 def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
     """Scale every client's features by its own data; nothing is sent."""
-    k, dtype = cohort.num_clients, str(torch.get_default_dtype())
     agreement = start_agreement(count_magnitudes(cohort))
     columns = open_columns(agreement)
     if len(columns):
         taken = take_columns(cohort, columns)
         while bool(agreement["open"].any()):
-            units = units_of(agreement, columns, dtype)
-            positions = count_positions(taken, k, units["center"], units["scale"])
+            positions = count_positions(taken, units_of(agreement, columns))
             agreement = move_centers(agreement, positions, columns)
-            center = units_of(agreement, columns, dtype)["center"]
-            agreement = update_scales(agreement, count_distances(taken, k, center), columns)
-    scaling = finish_agreement(agreement, dtype)
+            distances = count_distances(taken, units_of(agreement, columns))
+            agreement = update_scales(agreement, distances, columns)
+    scaling = finish_agreement(agreement)
     return apply_scaling(cohort, scaling), scaling
 
 
@@ -228,10 +211,9 @@ def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
 def start_agreement(sums: Sums) -> Sums:
     """Return the agreement before the first pass, from `count_magnitudes`.
 
-    Returns:
-        "center" and "scale" [G, F] float64; "open" [G, F] bool: features whose centre is not final; "rows"
-        [G, 1]; "wide" [G, 1] bool: whether centres are float64; "stored" [G, F]: nodes with a non-zero value;
-        "passes".
+    The result is "center" and "scale" [G, F] float64; "open" [G, F] bool: features whose centre is not final;
+    "rows" [G, 1]; "wide" [G, 1] bool: whether centres are float64; "stored" [G, F]: nodes with a non-zero
+    value; and "passes".
     """
     sums = {name: x if x.dim() == 2 else x[None] for name, x in sums.items()}
     scale = _scale(sums)
@@ -253,7 +235,6 @@ def open_columns(agreement: Sums) -> Tensor:
 
 
 def move_centers(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
-    """Move the centres of open features to the mean position."""
     position = sums["position"].reshape(-1, len(columns)).double()
     mean = position / (agreement["rows"].double() * GRID)
     center = agreement["center"].clone()
@@ -277,36 +258,31 @@ def update_scales(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     return {**agreement, "scale": scale, "open": is_open, "passes": passes}
 
 
-def finish_agreement(agreement: Sums, dtype: str) -> Scaling:
+def finish_agreement(agreement: Sums) -> Scaling:
     """Return the scaling of an agreement, in the run's dtype."""
-    kind = getattr(torch, dtype.removeprefix("torch."))
     center, scale = agreement["center"], agreement["scale"]
     # The exponent rounds distances down, so the scale of features with a centre is doubled.
     centred = center != 0
     scale = torch.where(centred, 2 * scale, scale)
     cells = torch.where(centred, agreement["rows"], agreement["stored"]).sum()
     as_dense = bool(cells * 2 > agreement["rows"].sum() * center.shape[1])
-    return Scaling(_rounded(center, agreement["wide"], kind), scale.to(kind), as_dense)
+    scale = scale.to(torch.get_default_dtype())
+    return Scaling(_rounded(center, agreement["wide"]), scale, as_dense)
 
 
 def to_message(scaling: Scaling) -> Sums:
-    """Convert a scaling to tensors, to send and store it."""
     storage = torch.tensor([int(scaling.as_dense)], device=scaling.center.device)
     return {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
 
 
 def from_message(message: Sums) -> Scaling:
-    """Convert tensors from `to_message` to a scaling."""
     return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()))
 
 
 def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
-    """Check another process's sums; see `transfer.Accept`.
+    """Return why another process's sums cannot be used, or "" if they can (see `transfer.Accept`).
 
     A client may still report wrong magnitudes and positions, within what its number of nodes allows.
-
-    Returns:
-        The reason why the sums cannot be used; empty if they can.
     """
     for name, part in sums.items():
         if part.dtype != torch.int64:
@@ -322,15 +298,13 @@ def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
 
 
 def is_open(agreement: Sums) -> dict[str, Any]:
-    """Decide whether another pass is needed."""
     return {"go_on": bool(agreement["open"].any())}
 
 
-def units_of(agreement: Sums, columns: Tensor, dtype: str) -> Sums:
+def units_of(agreement: Sums, columns: Tensor) -> Sums:
     """Return the centre and scale [1, D] of some columns, in the run's dtype."""
-    kind = getattr(torch, dtype.removeprefix("torch."))
     center, scale = (agreement[name][:, columns] for name in ("center", "scale"))
-    return {"center": _rounded(center, agreement["wide"], kind), "scale": scale.to(kind)}
+    return {"center": _rounded(center, agreement["wide"]), "scale": scale.to(torch.get_default_dtype())}
 
 
 def like_sums(width: int, names: tuple[str, ...]) -> Sums:
@@ -352,14 +326,10 @@ _SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
 def scale_features(
     fed: Federation, data: TaskData, method: Method, config: object, task: Task
 ) -> tuple[TaskData, Located | None]:
-    """Scale the features of every client as the setting `features` says.
+    """Scale the features of every client as the setting `features` says; `SensorData` has no features.
 
-    Args:
-        data: A `Cohort` at each worker's clients; in forecasting `SensorData`, which has no features.
-
-    Returns:
-        The data with scaled features, and the `Scaling` at the clients; None if features are not scaled or
-        every client has a scaling of its own.
+    The second result is the `Scaling` at the clients; None if features are not scaled or every client has a
+    scaling of its own.
     """
     if isinstance(data, SensorData) or value(config, "features") != "scaled":
         return data, None
@@ -373,7 +343,6 @@ def scale_features(
 
 def _agree(fed: Federation, data: Located, config: object, num_features: int) -> Located:
     """Agree on a scaling; returns `to_message` of it at the clients."""
-    dtype = str(torch.get_default_dtype())
 
     def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
@@ -401,25 +370,18 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
         )
         taken = fed.clients.run(take_columns, data, columns)
         units_form = {"center": TensorForm(of_center, (1, width)), "scale": TensorForm(kind, (1, width))}
+
+        def send_units() -> Located:
+            units = fed.server.run(units_of, agreement, at_server)
+            return fed.broadcast(units, name="feature_units", grad=False, like=units_form)
+
         while decision["go_on"]:
-            units = fed.broadcast(
-                fed.server.run(units_of, agreement, at_server, dtype),
-                name="feature_units",
-                grad=False,
-                like=units_form,
-            )
-            positions = add_up(fed.clients.run(positions_in, taken, data, units), width, *_POSITIONS)
+            positions = add_up(fed.clients.run(count_positions, taken, send_units()), width, *_POSITIONS)
             agreement = fed.server.run(move_centers, agreement, positions, at_server)
-            units = fed.broadcast(
-                fed.server.run(units_of, agreement, at_server, dtype),
-                name="feature_units",
-                grad=False,
-                like=units_form,
-            )
-            distances = add_up(fed.clients.run(distances_in, taken, data, units), width, *_MAGNITUDES)
+            distances = add_up(fed.clients.run(count_distances, taken, send_units()), width, *_MAGNITUDES)
             agreement = fed.server.run(update_scales, agreement, distances, at_server)
             decision = fed.control(is_open, agreement, name="scaled_features", values={"go_on": bool})
-    result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement, dtype))
+    result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement))
     message = {
         "center": TensorForm(of_center, (num_features,)),
         "scale": TensorForm(kind, (num_features,)),
@@ -429,19 +391,8 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
-    """Count the columns that need a centre, and decide whether centres are float64."""
     count = len(open_columns(agreement))
     return {"columns": count, "go_on": count > 0, "wide": bool(agreement["wide"].any())}
-
-
-def positions_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
-    """Count positions in the units that the server has sent."""
-    return count_positions(columns, cohort.num_clients, units["center"], units["scale"])
-
-
-def distances_in(columns: Columns, cohort: Cohort, units: Sums) -> Sums:
-    """Count distances from the centres that the server has sent."""
-    return count_distances(columns, cohort.num_clients, units["center"])
 
 
 # ---- arithmetic --------------------------------------------------------------------------------------------
@@ -459,9 +410,9 @@ def _scale(sums: Sums) -> Tensor:
     return torch.exp2(torch.where(count > 0, sums["exponent"].double() / count.clamp(min=1), 0.0))
 
 
-def _rounded(center: Tensor, wide: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round centres [G, D] to a dtype, except those of groups [G, 1] whose centres are float64."""
-    rounded = center.to(dtype)
+def _rounded(center: Tensor, wide: Tensor) -> Tensor:
+    """Round centres [G, D] to the run's dtype, except those of groups [G, 1] whose centres are float64."""
+    rounded = center.to(torch.get_default_dtype())
     return torch.where(wide, center, rounded.double()) if bool(wide.any()) else rounded
 
 
@@ -485,9 +436,9 @@ def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
     return of_group if len(of_group) == 1 else of_group[group]
 
 
-def _sum_by_client(x: Tensor, columns: Columns, num_clients: int) -> Tensor:
+def _sum_by_client(x: Tensor, columns: Columns) -> Tensor:
     """Add up whole numbers [n, D] with their weights for each client, [K, D]."""
-    sums = torch.zeros(num_clients, x.shape[1], dtype=torch.int64, device=x.device)
+    sums = torch.zeros(columns.num_clients, x.shape[1], dtype=torch.int64, device=x.device)
     return sums.index_add_(0, columns.client, x * columns.weight[:, None])
 
 
@@ -511,16 +462,11 @@ ARRAYS = ("feature_scaling.center", "feature_scaling.scale", "feature_scaling.as
 
 
 def to_arrays(scaling: Scaling) -> dict[str, np.ndarray]:
-    """Convert a shared scaling to the `ARRAYS` of a model's file."""
     return {f"feature_scaling.{name}": x.cpu().numpy() for name, x in to_message(scaling).items()}
 
 
 def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
-    """Read the scaling from the arrays of a model's file.
-
-    Returns:
-        The scaling; None if the model has none.
-    """
+    """Read the scaling from the arrays of a model's file; None if the model has none."""
     if not all(name in arrays for name in ARRAYS):
         return None
     found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in ARRAYS}

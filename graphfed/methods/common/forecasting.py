@@ -79,8 +79,6 @@ class ForecastTraining(Protocol):
 def statistics(series: Series, missing: str) -> Tensor:
     """Compute for each client the number of its training readings, their sum and the sum of their squares,
     [K, 3] float64.
-
-    All are divided by the number of training steps, which is public, so that sums over clients stay small.
     """
     steps = series.training_steps
     x = series.readings[:, :steps].double()
@@ -89,7 +87,6 @@ def statistics(series: Series, missing: str) -> Tensor:
 
 
 def total(parts: Tensor, present: Tensor) -> Tensor:
-    """Add up the statistics of the clients that take part."""
     return parts[present].sum(0)
 
 
@@ -99,7 +96,6 @@ def every_part(parts: Tensor, present: Tensor) -> Tensor:
 
 
 def no_statistics() -> Tensor:
-    """Return a value of the shape of one client's statistics."""
     return torch.zeros(3)
 
 
@@ -122,7 +118,6 @@ def scale_of(sums: Tensor) -> dict[str, Tensor]:
 
 
 def scaler_form() -> dict[str, TensorForm]:
-    """Return the form of `fit_scaler`."""
     number = TensorForm(torch.get_default_dtype())
     return {"mean": number, "std": number}
 
@@ -133,16 +128,9 @@ def windows_form(width: int) -> TensorForm:
 
 
 def fit_scaler(fed: Federation, series: Located, config: ForecastTraining) -> Located:
-    """Compute the mean and standard deviation of all training readings.
+    """Compute "mean" and "std" of all training readings at the server, from the series at the clients.
 
-    Args:
-        series: The series, at the clients.
-
-    Returns:
-        "mean" and "std", at the server.
-
-    Raises:
-        InputError: There are no training readings, or all are equal.
+    Raises InputError if there are no training readings, or all are equal.
     """
     parts = fed.clients.run(statistics, series, config.windows.missing)
     sums = protected_sum(
@@ -162,8 +150,6 @@ class Standardised:
         value: [P, T] standardised readings.
         weight: [P, T] 1 if a loss counts the reading, otherwise 0.
         time_of_day: [T].
-        std: Standard deviation of the readings.
-        split: The windows.
         products: Dtype of matrix products; None: the dtype of their operands.
         missing_mask: Whether a step of the inputs says if its reading is missing.
     """
@@ -179,15 +165,10 @@ class Standardised:
 
     @property
     def num_clients(self) -> int:
-        """Number of clients that take part, P."""
         return len(self.value)
 
     def starts(self, target: str) -> Tensor:
-        """Return the first step of each window of a target; see `starts_of`.
-
-        Returns:
-            [W] int64.
-        """
+        """Return the first step of each window of a target, [W] int64; see `starts_of`."""
         return starts_of(self.split, target).to(self.value.device)
 
     def restored(self, forecast: Tensor) -> Tensor:
@@ -224,14 +205,9 @@ class Batch:
 def standardise(
     series: Series, present: Tensor, scaler: Mapping[str, Tensor], config: ForecastTraining
 ) -> Standardised:
-    """Standardise the series of the clients that take part.
+    """Standardise the series of the clients that take part, `present` bool [K].
 
-    Args:
-        present: [K] bool: the clients that take part.
-        scaler: "mean" and "std".
-
-    Raises:
-        InputError: The torch device does not support the `precision` of the settings.
+    Raises InputError if the torch device does not support the `precision` of the settings.
     """
     series = series.of(present)
     value = (series.readings - scaler["mean"]) / scaler["std"]
@@ -253,11 +229,7 @@ def standardise(
 
 
 def batch_of(data: Standardised, starts: Tensor) -> Batch:
-    """Cut windows out of series.
-
-    Args:
-        starts: [W] first step of each window.
-    """
+    """Cut windows with the first steps [W] out of series."""
     lags, horizon = data.split.lags, data.split.horizon
     value = windows(data.value, starts, 0, lags)
     time = windows(data.time_of_day, starts, 0, lags).expand_as(value)
@@ -272,23 +244,12 @@ def batch_of(data: Standardised, starts: Tensor) -> Batch:
 
 
 def with_readings(data: Standardised, starts: Tensor) -> Tensor:
-    """Return in which windows a sensor has a reading among its inputs.
-
-    Args:
-        starts: [W] first step of each window.
-
-    Returns:
-        [P, W] bool.
-    """
+    """Return in which windows, [P, W], a sensor has a reading among its inputs."""
     return windows(data.weight, starts, 0, data.split.lags).any(-1)
 
 
 def common_split(fed: Federation, network: Located) -> TimeSplit:
-    """Send the division into windows to all places, which iterate over them together.
-
-    Args:
-        network: The network of sensors, at the server.
-    """
+    """Send the division into windows, which the server's network has, to all places."""
     sent = fed.control(split_numbers, network, name="windows", values=dict.fromkeys(SPLIT_NUMBERS, int))
     return TimeSplit(name="", observed=fed.roster, **sent)
 
@@ -297,67 +258,41 @@ SPLIT_NUMBERS = ("lags", "horizon", "every", "train", "val", "test")
 
 
 def split_numbers(network: Network) -> dict[str, int]:
-    """Return the numbers of a split."""
     return {name: getattr(network.split, name) for name in SPLIT_NUMBERS}
 
 
 def parts_of(count: int, size: int) -> Iterator[slice]:
-    """Divide 0..count-1 into parts.
-
-    Args:
-        size: Largest size of a part.
-    """
+    """Divide 0..count-1 into parts of `size` or fewer."""
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))
 
 
 def encode(weights: Weights, batch: Batch, layers: int = 1) -> Tensor:
-    """Encode windows.
-
-    Returns:
-        [P, W, layers * H] states after each window's inputs.
-    """
+    """Encode windows: [P, W, layers * H] states after each window's inputs."""
     return gru.encode(weights, batch.x, layers, batch.products)
 
 
 def decode(
     weights: Weights, batch: Batch, state: Tensor, teach: Tensor | None = None, layers: int = 1
 ) -> Tensor:
-    """Forecast from the last step of the inputs and the decoder's first state.
+    """Forecast on the common scale, [P, W, n], from the last step of the inputs and a first state [P, W, .].
 
-    Args:
-        state: [P, W, .] first state.
-        teach: [n - 1] bool: later inputs that are true readings; None: none.
-
-    Returns:
-        [P, W, n] forecasts on the common scale.
+    `teach` [n - 1] bool marks the later inputs that are true readings; None: none.
     """
     truth, horizon = None if teach is None else batch.truth, batch.truth.shape[-1]
     return gru.decode(weights, state, batch.last, batch.later, horizon, truth, teach, layers, batch.products)
 
 
 def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
-    """Compute each client's mean squared error over the readings that count, on the common scale.
-
-    Args:
-        forecast: [P, W, n] forecasts.
-
-    Returns:
-        [P].
-    """
+    """Compute each client's mean squared error over the readings that count, [P], on the common scale."""
     squared = (forecast - batch.truth).square() * batch.weight
     return squared.sum((1, 2)) / batch.weight.sum((1, 2)).clamp(min=1)
 
 
 def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> Tensor | None:
-    """Draw which later inputs of the decoder are true readings in a training step.
+    """Draw which later inputs of the decoder are true readings in a training step, [n - 1] bool.
 
-    Args:
-        step: The step, from 0 at the start of the run.
-        steps: Number of steps in a round.
-
-    Returns:
-        [n - 1] bool; None without scheduled sampling.
+    `step` counts from the start of the run, and a round has `steps`. None without scheduled sampling.
     """
     sequences = config.sequences
     if sequences.teacher_fraction is not None:
@@ -374,29 +309,16 @@ def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> T
 
 
 def expanded(weights: Weights, count: int) -> dict[str, Tensor]:
-    """Copy shared weights for each client.
-
-    Args:
-        count: Number of clients, P.
-
-    Returns:
-        [P, ...] weights.
-    """
+    """Copy shared weights for each of P clients, [P, ...]."""
     return {name: w.expand(count, *w.shape) for name, w in weights.items()}
 
 
 def descend(
     weights: Weights, gradients: Weights, optimizer: AdamState, training: Training, lr: float
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """Take a step of the optimiser; it is elementwise, so it is one step for each client if weights are [P,
-    ...].
+    """Take a step of the optimiser with the learning rate `lr`, in place of that of the clients.
 
-    Args:
-        optimizer: The optimiser's state; {} for a fresh one.
-        lr: The learning rate, in place of that of the clients.
-
-    Returns:
-        Weights and the optimiser's state.
+    It is elementwise, so it is one step for each client if weights are [P, ...]. An optimiser of {} is fresh.
     """
     state = optimizer or init_state(training.optimizer, weights)
     return optimizer_step(training.optimizer, weights, gradients, state, lr, training.weight_decay)
@@ -405,14 +327,10 @@ def descend(
 def client_gradients(
     weights: Weights, batch: Batch, outputs: Callable[[Weights, slice], Tensor]
 ) -> dict[str, Tensor]:
-    """Compute the gradients of the sum of all clients' losses, a few clients at a time.
+    """Compute the gradients [P, ...] of the sum of all clients' losses, a few clients at a time.
 
-    Args:
-        weights: [P, ...] weights of the clients.
-        outputs: (weights of some clients, slice of these clients) -> forecasts [p, W, n] on the common scale.
-
-    Returns:
-        [P, ...] gradients.
+    `outputs` makes the forecasts [p, W, n] of some clients, on the common scale, from their weights and
+    slice.
     """
 
     def losses(own: Weights, some: slice) -> Tensor:
@@ -423,11 +341,7 @@ def client_gradients(
 
 
 def gradients_of(leaves: Weights) -> dict[str, Tensor]:
-    """Return the gradients that leaves have collected.
-
-    Returns:
-        Their gradients; zeros for a leaf without one.
-    """
+    """Return the gradients that leaves have collected; zeros for a leaf without one."""
     return {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in leaves.items()}
 
 
@@ -471,12 +385,6 @@ def pool(
     """Send the readings that the windows of a target need to the server, and standardise them there.
 
     For training windows these are the inputs and the readings to forecast, for other windows the inputs.
-
-    Args:
-        scaler: "mean" and "std", at the server.
-
-    Returns:
-        At the server: the `Standardised` series.
     """
     starts = starts_of(split, target)
     first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
@@ -493,15 +401,7 @@ def pool(
 
 
 def of_present(weights: Weights, present: Tensor) -> Weights:
-    """Select the weights of the clients that take part.
-
-    Args:
-        weights: [K, ...] weights.
-        present: [K] bool.
-
-    Returns:
-        [P, ...] weights.
-    """
+    """Select the weights [P, ...] of the clients that take part from those of all, [K, ...]."""
     return weights if bool(present.all()) else {name: w[present] for name, w in weights.items()}
 
 
@@ -519,12 +419,10 @@ def of_all(weights: Weights, present: Tensor) -> Weights:
 
 
 def equal_weights(network: Network) -> Tensor:
-    """Return an equal weight for each client in an average, [K]."""
     return torch.ones(network.edges.num_nodes)
 
 
 def client_weights(series: Series) -> Tensor:
-    """Return each client's weight in an average."""
     return torch.ones(series.num_clients)
 
 
@@ -533,12 +431,8 @@ def average(
 ) -> tuple[Located, Located]:
     """Average the weights of all clients that take part.
 
-    Args:
-        own: At the clients: their weights.
-        before: At the server: the mean of the round before.
-
-    Returns:
-        The mean at the server, and the mean at the clients, to which the server sends it.
+    `before` is the mean of the round before, at the server. The result is the mean at the server, and the
+    mean at the clients, to which the server sends it.
     """
     mean = protected_mean(
         fed,
@@ -556,17 +450,9 @@ def average(
 
 
 def absent(fed: Federation) -> tuple[int, ...]:
-    """Return the clients that do not take part."""
     return tuple((~fed.roster).nonzero()[0].tolist())
 
 
 def joined(*parts: Tensor) -> Tensor:
-    """Join windows in their order.
-
-    Args:
-        parts: [P, W_k, ...] windows.
-
-    Returns:
-        [P, W, ...].
-    """
+    """Join windows [P, W_k, ...] in their order."""
     return torch.cat(parts, 1)

@@ -16,12 +16,8 @@ from graphfed.random import uniform
 def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
     """Draw pairs of nodes that are no edges, uniformly and with repetition.
 
-    Args:
-        key: The key of the draws; the key and the number of a draw decide it.
-        edges: [2, m] with u < v, sorted by (u, v), each once.
-
-    Returns:
-        [2, count] int64 with u < v; [2, 0] if every pair is an edge.
+    Edges are [2, m] with u < v, sorted by (u, v), each once. The result is [2, count] int64 with u < v, or
+    [2, 0] if every pair is an edge. The key and the number of a draw decide it.
     """
     free = n * (n - 1) // 2 - edges.shape[1]
     draw = uniform(key, torch.arange(count if free else 0))[:, 0]
@@ -32,27 +28,14 @@ def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
 
 
 def pair_products(h: Tensor, pairs: Tensor) -> Tensor:
-    """Score pairs of nodes.
-
-    Args:
-        h: [N, H] embeddings.
-        pairs: [2, k] rows.
-
-    Returns:
-        [k] h_u . h_v.
-    """
+    """Score pairs of rows [2, k] of the embeddings [N, H]: h_u . h_v, [k]."""
     return (h[pairs[0]] * h[pairs[1]]).sum(1)
 
 
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """Compute mean -log sigma(s) over edges plus mean -log sigma(-s) over drawn pairs.
+    """Compute mean -log sigma(s) over edges plus mean -log sigma(-s) over drawn pairs, from their scores.
 
-    Args:
-        positive: [p] scores of edges.
-        negative: [q] scores of drawn pairs.
-
-    Returns:
-        A number; an empty list of pairs adds nothing.
+    An empty list of pairs adds nothing.
 
     Reference:
         Lumos, Eq. (33), with means in the place of sums.

@@ -135,6 +135,11 @@ def prepare(
     return Prepared(view, targets, cohort.counts(cohort.train), train, val, train.pairs, weights)
 
 
+def prepare_own(cohort: Cohort, config: GraphTraining, keeps_values: bool = False) -> Prepared:
+    """Prepare the batches of every client's own subgraph; see `prepare`."""
+    return prepare(cohort, own_view(cohort), None, config, personal=False, keeps_values=keeps_values)
+
+
 def prepare_shared(cohort: Cohort, view: View, network: Network) -> Prepared:
     """Prepare the batches of a cohort for weights of which there is one copy, not one for each client.
 

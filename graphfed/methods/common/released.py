@@ -79,11 +79,7 @@ class FeatureBounds:
 
 
 def check_features(graph: Graph, bounds: FeatureBounds) -> None:
-    """Check the bounds of features in a process that has the whole graph, before anything is released.
-
-    Raises:
-        InputError: A feature is outside its bounds.
-    """
+    """Check the bounds of features in a process that has the whole graph, before anything is released."""
     import scipy.sparse as sp
 
     low, high = bounds.feature_low, bounds.feature_high
@@ -94,7 +90,6 @@ def check_features(graph: Graph, bounds: FeatureBounds) -> None:
 
 
 def noise_of(noise: NoiseSeed) -> Noise:
-    """Return the source of noise."""
     return Noise(noise.noise_seed)
 
 
@@ -112,14 +107,7 @@ def node_ids(cohort: Cohort, task: Task) -> RowIds:
 
 
 def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, noise: NoiseSeed) -> Tensor:
-    """Noise the labels of some nodes by randomised response.
-
-    Args:
-        targets: The splits whose labels are released.
-
-    Returns:
-        [N] int16; -1 for all other nodes.
-    """
+    """Noise the labels of some splits by randomised response: [N] int16, -1 for all other nodes."""
     rows = torch.cat([cohort.rows(target) for target in targets])
     responses = randomised_response(
         cohort.y[rows], cohort.id[rows], noise_of(noise), "labels", epsilon, cohort.num_classes
@@ -129,7 +117,6 @@ def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, nois
 
 
 def rows_of(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
-    """Select the logits of a target's rows."""
     return logits[cohort.rows(target)]
 
 
@@ -147,26 +134,12 @@ def check_once(table: RouteTable) -> None:
 
 
 def by_node(rows: Any, table: RouteTable) -> Any:
-    """Order rows by the nodes' ids.
-
-    Args:
-        rows: [U, ...] rows in the order in which they arrive on a route that has each id once.
-
-    Returns:
-        The rows in the order of the ids.
-    """
+    """Order rows that arrive on a route that has each id once, [U, ...], by the nodes' ids."""
     return pay.take_rows(rows, torch.argsort(table.index))
 
 
 def check_training(training: Tensor) -> Tensor:
-    """Check that there is a training node.
-
-    Args:
-        training: [U] bool.
-
-    Raises:
-        InputError: There is none.
-    """
+    """Raise InputError if there is no training node; training [U] bool."""
     if not bool(training.any()):
         raise InputError("no client has a training node; use another split or partition")
     return training
@@ -179,14 +152,7 @@ def take_steps(
     round_number: int,
     loss_of: Callable[[Weights, Dropout | None], Tensor],
 ) -> tuple[Weights, AdamState]:
-    """Take the training steps of a round at the server.
-
-    Args:
-        loss_of: (weights, dropout) -> the loss.
-
-    Returns:
-        The weights and the optimiser's state.
-    """
+    """Take the training steps of a round at the server; loss_of(weights, dropout) is the loss."""
     training, rate = config.training, config.network.dropout
     for step in range(config.steps.local_steps):
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
@@ -204,12 +170,7 @@ def take_steps(
 
 @dataclass(frozen=True)
 class Prepared:
-    """What set-up prepares.
-
-    Attributes:
-        data: The cohorts, at the clients.
-        server: At the server: what it computes once from the released data.
-    """
+    """The cohorts at the clients, and what the server computes once from the released data."""
 
     data: Located
     route: Route
@@ -219,8 +180,7 @@ class Prepared:
 def node_route(fed: Federation, data: Located, task: Task) -> Route:
     """Make the route of all nodes.
 
-    Raises:
-        InputError: Several clients have the same node, or the width of the features is not the agreed one.
+    Raises InputError if several clients have the same node, or the width of features is not the agreed one.
     """
     route = fed.route(fed.clients.run(node_ids, data, task), name="nodes")
     fed.server.run(check_once, fed.table(route))
@@ -228,19 +188,11 @@ def node_route(fed: Federation, data: Located, task: Task) -> Route:
 
 
 def logits_form(cohort: Cohort) -> Tensor:
-    """Return logits of no node."""
     return torch.empty(0, cohort.num_classes)
 
 
 def return_logits(fed: Federation, prepared: Prepared, logits: Located, target: str, *, name: str) -> Located:
-    """Send the server's logits to the clients of the nodes.
-
-    Args:
-        logits: At the server: [U, C] logits of all nodes.
-
-    Returns:
-        At the clients: the logits of the target's rows.
-    """
+    """Send the server's logits of all nodes, [U, C], to the nodes' clients, and select the target's rows."""
     fed.expect(name, logits_form, prepared.data)
     received = fed.download(logits, prepared.route, name=name, grad=False)
     return fed.clients.run(rows_of, prepared.data, received, target)
@@ -251,8 +203,7 @@ def round_at_server(
 ) -> State:
     """Run a round at the server; nothing is sent.
 
-    Args:
-        train: (prepared, weights, optimizer, config, round_number) -> weights and optimiser.
+    `train` maps (prepared, weights, optimizer, config, round_number) to the new weights and optimiser.
     """
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(

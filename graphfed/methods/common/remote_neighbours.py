@@ -13,12 +13,8 @@ from graphfed.federation.route import ExchangeIds
 def remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
     """Number the remote neighbours of a cohort's clients, client by client.
 
-    Args:
-        cohort: The clients' data, with C cross-client edges.
-
-    Returns:
-        The first cross-client edge of each of the M remote neighbours, [M]; and the remote neighbour of each
-        cross-client edge, [C].
+    The result is the first cross-client edge of each of the M remote neighbours, [M], and the remote
+    neighbour of each of the C cross-client edges, [C].
     """
     known, place = torch.unique(cohort.cross_id, return_inverse=True)
     clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
@@ -31,11 +27,7 @@ def remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
 
 
 def remote_ids(cohort: Cohort) -> ExchangeIds:
-    """List the remote neighbours of a cohort's clients.
-
-    Returns:
-        The ids of the M remote neighbours with their owners, and of the N rows.
-    """
+    """List the ids of the M remote neighbours of a cohort's clients with their owners, and of the N rows."""
     first, _ = remote_neighbours(cohort)
     return ExchangeIds(
         owner=cohort.cross_client[first],

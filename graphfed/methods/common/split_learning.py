@@ -76,17 +76,10 @@ class GradientSums:
 
 
 def copy_weights(weights: Weights, clients: NamedCohort, aggregation: ClientSum) -> Weights:
-    """Copy common weights as leaves of the automatic differentiation.
+    """Copy common weights [...] as leaves of the automatic differentiation.
 
-    Args:
-        weights: The common weights, each [...].
-        clients: The cohort's clients, K_h of them.
-        aggregation: How gradients are summed; if each client's own gradient is needed, each client gets a
-            copy.
-
-    Returns:
-        A copy for each client, each [K_h, ...]; or one for the cohort, each [...], whose gradient is the sum
-        over clients.
+    The result is a copy for each client, each [K_h, ...], if `aggregation` needs each client's own gradient;
+    else one for the cohort, each [...], whose gradient is the sum over clients.
     """
     if needs_parts(aggregation):
         count = clients.cohort.num_clients
@@ -98,17 +91,10 @@ def copy_weights(weights: Weights, clients: NamedCohort, aggregation: ClientSum)
 def multiply_rows(
     h: Tensor | SparseMatrix, apart: SparseMatrix | None, weight: Tensor, tiles: Tiles | None
 ) -> Tensor:
-    """Multiply rows by a weight that all clients share, or by each client's copy of it.
+    """Multiply rows h [n, d] by a weight [d, H] that all clients share, or by each client's copy, [K, d, H].
 
-    Args:
-        h: Rows, [n, d].
-        apart: If h is sparse and clients have copies, the same rows with a block of columns for each client,
-            [n, K * d].
-        weight: The shared weight [d, H], or each client's copy, [K, d, H].
-        tiles: The rows of each client; needed if h is dense and clients have copies.
-
-    Returns:
-        The products, [n, H].
+    If clients have copies, a sparse h needs `apart`, the same rows with a block of columns for each client,
+    [n, K * d], and a dense h needs `tiles`, the rows of each client.
     """
     if weight.dim() == 2:
         return spmm(h, weight) if isinstance(h, SparseMatrix) else h @ weight
@@ -122,15 +108,9 @@ def multiply_rows(
 
 
 def sum_gradients(fed: Federation, gradient: Located, aggregation: ClientSum, *, name: str) -> Located:
-    """Sum the clients' gradients, so that every client has the sum.
+    """Sum the clients' gradients of the weights of `copy_weights`, so that every client has the sum.
 
-    Args:
-        gradient: At the clients, the gradients of the weights of `copy_weights`.
-        aggregation: How the sum is protected.
-        name: What the ledger's names of the transfers begin with.
-
-    Returns:
-        The sum, at the clients.
+    `name` starts the ledger's names of the transfers.
 
     Reference:
         SAPGNN, Eqs. (21) and (22).
@@ -140,29 +120,14 @@ def sum_gradients(fed: Federation, gradient: Located, aggregation: ClientSum, *,
 
 
 def initial_optimizer(weights: dict[str, Any], training: Training) -> AdamState:
-    """Return the optimiser's state before the first step.
-
-    Args:
-        weights: The weights that it will step.
-
-    Returns:
-        The state; for sparse weights, of their values.
-    """
+    """Return the optimiser's state before the first step; for sparse weights, of their values."""
     return init_state(training.optimizer, _values(weights))
 
 
 def step(
     weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, training: Training
 ) -> tuple[dict[str, Any], AdamState]:
-    """Take one step of the optimiser.
-
-    Args:
-        weights: The weights, each [...].
-        gradients: Their gradients, of the same shapes.
-
-    Returns:
-        The new weights and the new state.
-    """
+    """Take one step of the optimiser, with gradients of the shapes of the weights."""
     values, optimizer = optimizer_step(
         training.optimizer,
         _values(weights),
@@ -186,14 +151,9 @@ def _values(weights: dict[str, Any]) -> Weights:
 
 
 def initial_predictor(key: int, task: Task, hidden: int, predictor: Predictor) -> Weights:
-    """Draw the predictor that is at the clients.
+    """Draw the predictor that is at the clients: predictor.weight [H, C] and predictor.bias [C].
 
-    Args:
-        hidden: The width H of the rows that it reads.
-
-    Returns:
-        predictor.weight [H, C] and predictor.bias [C]; empty if predictor=server, where the server's last
-        layer gives the logits.
+    It is empty if predictor=server, where the server's last layer gives the logits.
     """
     if predictor.predictor == "server":
         return {}
@@ -204,14 +164,7 @@ def initial_predictor(key: int, task: Task, hidden: int, predictor: Predictor) -
 
 
 def predict_rows(h: Tensor, weights: Weights) -> Tensor:
-    """Return the logits of rows.
-
-    Args:
-        h: Rows [n, H]; with predictor=server they are the logits [n, C].
-        weights: The predictor's weights may be among them.
-
-    Returns:
-        The logits, [n, C].
+    """Return the logits [n, C] of rows [n, H]; without a predictor, the rows are the logits.
 
     Reference:
         SAPGNN, Eq. (14), before the softmax.
@@ -241,15 +194,10 @@ class LossRows:
 
 
 def loss_rows(clients: NamedCohort, weight: Tensor, computed: Tensor, chosen: Tensor | None) -> LossRows:
-    """Select the training rows of a pass.
+    """Select the training rows of a pass, which computes the cohort's rows `computed` [n], ascending.
 
-    Args:
-        weight: The weight of each of its training rows, [n_train].
-        computed: The cohort's rows that the pass computes, [n], ascending.
-        chosen: Which training rows count in the pass, [n_train] bool; None for all.
-
-    Returns:
-        The training rows of the pass.
+    `weight` [n_train] is that of each training row's loss; `chosen` [n_train] bool are the training rows that
+    count in the pass, None for all.
     """
     cohort = clients.cohort
     train = cohort.rows("train")
@@ -266,12 +214,7 @@ def loss_rows(clients: NamedCohort, weight: Tensor, computed: Tensor, chosen: Te
 def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
     """Compute the cohort's part of the mean loss over all training nodes of the pass, (n_p / n) L_p.
 
-    Args:
-        h: The rows that the pass computes, [n, H].
-        weights: The local weights, or each client's copy of them.
-
-    Returns:
-        A number, [].
+    `h` are the rows that the pass computes, [n, H]; the weights are local, or each client's copy of them.
 
     Reference:
         SAPGNN, Eqs. (14) and (15); the weights are docs/papers/sapgnn.md, difference 3.

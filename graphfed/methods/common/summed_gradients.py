@@ -45,12 +45,10 @@ class GradientSum:
 
 
 def total_count(counts: Tensor) -> Tensor:
-    """Add up the numbers of training nodes [K_h] of a cohort's clients, []."""
     return counts.sum()
 
 
 def with_counts(gradients: Weights, counts: Tensor) -> tuple[Weights, Tensor]:
-    """Return each client's gradient and the number of its training nodes [K_h]."""
     return gradients, counts.to(torch.float64)
 
 
@@ -58,20 +56,13 @@ def with_counts(gradients: Weights, counts: Tensor) -> tuple[Weights, Tensor]:
 
 
 def sum_template(weights: Weights) -> tuple[Weights, Tensor]:
-    """Return values of the shape of a sum of gradients and counts."""
     return weights, torch.zeros(())
 
 
 def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
-    """Divide summed gradients by the number of training nodes.
+    """Divide summed gradients by the number of training nodes, in the dtypes of the weights.
 
-    Args:
-        gradients: The sums, each [...].
-        count: The number of training nodes, [].
-        weights: The weights, in whose dtypes the result is.
-
-    Raises:
-        InputError: There is no training node.
+    Raises InputError if there is no training node.
     """
     if not bool(count):
         raise InputError("no client has a training node; use another split")
@@ -79,7 +70,6 @@ def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
 
 
 def divide_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
-    """Divide a sum of gradients and counts."""
     return divide(*total, weights)
 
 
@@ -87,15 +77,7 @@ def divide_sum(total: tuple[Weights, Tensor], weights: Weights) -> Weights:
 
 
 def broadcast_leaves(fed: Federation, weights: Located) -> tuple[Located, Located]:
-    """Broadcast weights whose gradients flow back to the server.
-
-    Args:
-        fed: The federation, with an open tape.
-        weights: The weights, at the server.
-
-    Returns:
-        The leaves that collect the gradients, at the server; and the weights at the clients.
-    """
+    """Broadcast weights whose gradients flow back over an open tape to the leaves, at the server."""
     leaves = fed.server.run(as_leaves, weights)
     return leaves, fed.broadcast(leaves, name="model")
 
@@ -103,17 +85,10 @@ def broadcast_leaves(fed: Federation, weights: Located) -> tuple[Located, Locate
 def secure_mean(
     fed: Federation, parts: Located, scale: Located | None, weights: Located, *, name: str
 ) -> Located:
-    """Compute the mean gradient from a sum that secure aggregation hides.
+    """Compute the mean gradient at the server from a sum that secure aggregation hides.
 
-    Args:
-        parts: At the clients: the gradients of each client, [K_h, ...] tensors or `SparseWeights`, and its
-            number of training nodes [K_h]; both are multiplied by `scale`.
-        scale: [K_h] at the clients (None: 1 for each).
-        weights: The weights, at the server.
-        name: What the names of the transfers begin with.
-
-    Returns:
-        The mean gradient, at the server.
+    `parts` are the gradients of each client, [K_h, ...] tensors or `SparseWeights`, and its number of
+    training nodes [K_h]; both are multiplied by `scale` [K_h] (None: 1 for each).
     """
     total = secure_sum(fed, parts, scale, fed.server.run(sum_template, weights), name=name)
     return fed.server.run(divide_sum, total, weights)
@@ -122,7 +97,6 @@ def secure_mean(
 def leaves_at_server(
     fed: Federation, weights: Located, copy: Callable[[Located], Located]
 ) -> tuple[Located, Located]:
-    """Broadcast weights whose gradients flow back to the server."""
     return broadcast_leaves(fed, weights)
 
 
@@ -135,25 +109,12 @@ def leaves_at_clients(
 
 
 def count_once(fed: Federation, counts: Located, name: str) -> Located:
-    """Add up the numbers of training nodes at the server, which reads each worker's.
-
-    Args:
-        counts: [K_h] at the clients.
-        name: What the name of the transfer begins with.
-
-    Returns:
-        The number, [], at the server.
-    """
+    """Add up the numbers of training nodes [K_h] at the server, which reads each worker's."""
     return fed.sum(fed.clients.run(total_count, counts), name=f"{name}/training_count", grad=False)
 
 
 def count_in_sums(fed: Federation, counts: Located, name: str) -> None:
-    """Return None: the secure sum of every round contains the count.
-
-    Args:
-        counts: [K_h] at the clients.
-        name: What the name of a transfer would begin with.
-    """
+    """Return None: the secure sum of every round contains the count."""
 
 
 def mean_at_server(

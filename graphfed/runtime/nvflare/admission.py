@@ -70,7 +70,6 @@ def refuse_copies(
 
 
 def _alive(manager: "ConnManager", connection: "SfmConnection", name: str) -> "SfmConnection | None":
-    """Return another connection of this name that is alive, or None."""
     endpoint = manager.sfm_endpoints.get(name)
     for other in () if endpoint is None else list(endpoint.connections):
         if other is not connection and time.time() - other.last_activity < ALIVE:

@@ -115,6 +115,7 @@ class _App:
         # The memory of an accelerator is another one, and its driver reserves much of the address space.
         allowed = allowed_memory(place.memory) if torch.device(place.device).type == "cpu" else None
         try:
+            # Programs write into this folder.
             contained(place.runs, run.run)
             if run.simulated and not place.rehearsal:
                 raise InputError(
@@ -137,6 +138,7 @@ class _App:
                 text = _OUT_OF_MEMORY.format(place.name, allowed / 1e9)
             outcome = {"kind": "failed", "text": text}
         finally:
+            # The next run of this process may ask for another dtype.
             torch.set_default_dtype(torch.float32)
         return outcome, {}
 
@@ -158,9 +160,6 @@ class SiteApp(_App):
 
         Returns:
             "" if it has begun; otherwise the outcome, as JSON.
-
-        Raises:
-            ProcessError: The caller is not the server.
         """
         if collab.caller != SERVER:
             raise ProcessError("only the server may start a run")
@@ -168,6 +167,7 @@ class SiteApp(_App):
         try:
             start = checked(_parsed(request), _Start, "what the server sent to start a run")
             check_name(start.session, "the session")
+            # Two calls at the same time must not both begin.
             with self._starting:
                 if self._busy:
                     raise InputError("this site still takes part in another run; wait until that has ended")
@@ -187,10 +187,8 @@ class SiteApp(_App):
 
     @collab.publish
     def stop(self, reason: str) -> None:
-        """End the present run, because nothing more comes from the other participants.
-
-        Args:
-            reason: Why, as the end of a sentence.
+        """End the present run for a reason (the end of a sentence): nothing more comes from the other
+        participants.
         """
         if collab.caller == SERVER:
             self._stop([SERVER, *(proxy.name for proxy in collab.clients)], str(reason)[:1000])
@@ -218,7 +216,6 @@ class SiteApp(_App):
         over.set()
 
     def _part_of(self, place: Place, run: Request, session: str, proxies: dict[str, Proxy]) -> JsonObject:
-        """Run this site's part of a run, and return its outcome."""
         names = {SERVER_INDEX: SERVER, **dict(enumerate(run.sites))}
         posts = {index: post_to(name, proxies[name]) for index, name in names.items() if name != place.name}
         self.mailbox.begin(run.run)
@@ -226,6 +223,7 @@ class SiteApp(_App):
         self.mailbox.patience = run.patience
         sites = {names[index]: post for index, post in posts.items() if index != SERVER_INDEX}
         identity = Identity.load(place.startup_kit)
+        # The channels serve all runs of a job.
         if self.channels is None and sites:
             self.channels = Channels(identity, session, sites, run.give_up)
         self._listen({name: proxy for name, proxy in proxies.items() if name != place.name})
@@ -240,6 +238,7 @@ class SiteApp(_App):
         return outcome
 
     def _open(self, sender: str, part: Part) -> bytes | memoryview:
+        # TLS protects what the server itself sends.
         if sender == SERVER:
             return part.content
         if self.channels is None:
@@ -264,8 +263,6 @@ class SiteApp(_App):
 
 
 class ServerApp(_App):
-    """The server's part of a job."""
-
     def __init__(self, request: str) -> None:
         super().__init__()
         self.request = request
@@ -277,12 +274,12 @@ class ServerApp(_App):
 
     @collab.publish
     def alive(self) -> None:
-        """Record that the calling site is connected."""
         self._heard[collab.caller] = time.monotonic()
 
     @collab.publish
     def ended(self, run: str, outcome: str) -> None:
         """Record the outcome of the calling site's part of a run."""
+        # An outcome that was repeated too late belongs to an earlier run.
         if run == self.mailbox.run:
             self._record(collab.caller, outcome)
 
@@ -296,6 +293,7 @@ class ServerApp(_App):
         ended = json.loads(outcome)
         kind, text = str(ended["kind"]), str(ended.get("text", ""))[:MAX_TEXT]
         kept = {key: str(ended[key])[:MAX_STATEMENT] for key in ("statement", "received") if key in ended}
+        # A site may send any text here.
         kind = kind if kind in _RANK else "failed"
         self._ended[name] = {"kind": kind, "text": f"{name}: {text}", **kept}
         if kind != "done":
@@ -428,9 +426,8 @@ class ServerApp(_App):
             thread.join()
 
     def _answer(self, topic: str, data: JsonObject, fl_ctx: FLContext) -> JsonObject:
-        """Answer the coordinator: the events from number `since` on.
-
-        With `stop` in `data`, also end the present run, after it is saved.
+        """Answer the coordinator: the events from number `since` on. With `stop`, also end the present run,
+        after saving.
         """
         if data.get("stop") and self._place is not None:
             self._place.stop_request.asked = True
@@ -454,10 +451,7 @@ def _named(text: str) -> str:
 
 
 def _program(name: str, place: Place) -> Program:
-    """Return the program that a run names.
-
-    It is one of `PROGRAMS`, or "module:function" of a module that the operator of this participant allows.
-    """
+    """Return the program that a run names: one of `PROGRAMS`, or one of a module that the operator allows."""
     module, _, function = PROGRAMS.get(name, name).partition(":")
     if name not in PROGRAMS and module not in place.allow:
         raise InputError(
@@ -469,7 +463,6 @@ def _program(name: str, place: Place) -> Program:
 
 
 def _repeated(call: Callable[[], object], give_up: float) -> None:
-    """Call until it succeeds, for `give_up` seconds."""
     end = time.monotonic() + give_up
     while True:
         try:

@@ -28,8 +28,7 @@ REQUEST = 10.0
 def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> None:
     """Pass every part that arrives from now on to a function. A process may call this once.
 
-    Args:
-        accept: Called with the name of the sender and the part; returns why the part is refused, or "".
+    `accept` gets the name of the sender and the part, and returns why the part is refused, or "".
     """
     cell = next(iter(proxies.values())).backend.cell
     names = {proxy.backend.target_fqcn: name for name, proxy in proxies.items()}
@@ -48,11 +47,7 @@ def listen(proxies: Mapping[str, Proxy], accept: Callable[[str, Part], str]) -> 
 
 
 def post_to(name: str, proxy: Proxy) -> Post:
-    """Make a function that sends parts to a participant.
-
-    Returns:
-        The function. It raises ProcessError if FLARE cannot reach the participant.
-    """
+    """Make a function that sends parts to a participant; it raises ProcessError if FLARE cannot reach it."""
     cell, target = proxy.backend.cell, proxy.backend.target_fqcn
 
     def post(part: Part) -> str:

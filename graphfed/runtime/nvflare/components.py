@@ -47,11 +47,7 @@ class JobValidator(AppValidator):  # type: ignore[misc]
     """Refuses a job that contains anything but a configuration (`rules.job_error`)."""
 
     def validate(self, app_folder: str) -> tuple[str, JsonObject]:
-        """Check the app of a job, as FLARE asks for it.
-
-        Returns:
-            Why it is refused, or "", and no further information.
-        """
+        """Return why the app of a job is refused, or "", as FLARE asks for it."""
         return job_error(Path(app_folder)), {}
 
 
@@ -65,11 +61,7 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
     names: list[str]
 
     def launch_job(self, job_meta: JsonObject, fl_ctx: FLContext) -> ProcessHandle:
-        """Start the process of a run, as FLARE asks for it.
-
-        Args:
-            fl_ctx: FLARE's context, which has the arguments.
-        """
+        """Start the process of a run, with the arguments in FLARE's context."""
         given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         command = [sys.executable, "-P", "-m", "graphfed.runtime.nvflare.child", given["exe_module"][1]]
         for name in self.names:
@@ -83,23 +75,15 @@ class _Launcher(ProcessJobLauncher):  # type: ignore[misc]
         return ProcessHandle(process=subprocess.Popen(command, env=environment, start_new_session=True))
 
     def get_command(self, job_meta: JsonObject, fl_ctx: FLContext) -> str:
-        """Raise NotImplementedError: `launch_job` does not use a command line.
-
-        Returns:
-            Never.
-        """
+        """Raise NotImplementedError: `launch_job` does not use a command line."""
         raise NotImplementedError("launch_job makes the command")
 
 
 class SiteLauncher(_Launcher):
-    """The launcher of a site."""
-
     names = get_client_job_args(include_exe_module=False)
 
 
 class ServerLauncher(_Launcher):
-    """The launcher of the server."""
-
     names = get_server_job_args(include_exe_module=False)
 
 
@@ -119,7 +103,6 @@ class Events(FLComponent):  # type: ignore[misc]
             )
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Handle an event of FLARE."""
         if self._pipe < 0:  # a run's own process
             return
         if event_type == EventType.BEFORE_CLIENT_REGISTER:

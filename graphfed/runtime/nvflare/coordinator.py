@@ -53,20 +53,9 @@ class Coordinator:
     """The coordinator of a deployment, which connects to the server when it needs to.
 
     Use it as a context manager.
-
-    Args:
-        startup_kit: The startup kit of the coordinator.
-
-    Raises:
-        InputError: It is the startup kit of another participant.
     """
 
     def __init__(self, startup_kit: StartupKit) -> None:
-        if startup_kit.kind != "coordinator":
-            raise InputError(
-                f"{startup_kit.folder} is the startup kit of {startup_kit.name}; give that of the "
-                "coordinator, which starts runs"
-            )
         self.startup_kit, self.timing = startup_kit, startup_kit.project.timing
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
@@ -81,19 +70,19 @@ class Coordinator:
         self,
         runs: Sequence[JsonObject],
         *,
-        on_event: Callable[[str, JsonObject], None],
-        on_message: Callable[[str], None],
-        stop_request: StopRequest,
         results: Path,
+        on_event: Callable[[str, JsonObject], None] = lambda run, event: None,
+        on_message: Callable[[str], None] = lambda text: None,
+        stop_request: StopRequest | None = None,
     ) -> list[JsonObject]:
         """Run programs at all participants, one after the other.
 
         Args:
             runs: The runs: each has the fields of a `Request`, except the sites and the times.
+            results: The folder into which the server's folder of every run is copied.
             on_event: Called with the name of a run and each event of the server's program.
             on_message: Called with progress messages about the deployment.
             stop_request: The stop request to obey, after saving.
-            results: The folder into which the server's folder of every run is copied.
 
         Returns:
             The outcome of each run, as `apps` defines it.
@@ -101,6 +90,7 @@ class Coordinator:
         Raises:
             GraphfedError: The server or a site was away for too long, or jobs end without any event.
         """
+        stop_request = stop_request or StopRequest()
         done: list[JsonObject] = []
         empty_jobs = 0
         while len(done) < len(runs):
@@ -111,6 +101,7 @@ class Coordinator:
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
             if stop_request.asked:
                 break
+            # A job that fails at its start would otherwise be submitted for ever.
             empty_jobs = 0 if events else empty_jobs + 1
             lost = [outcome for outcome in outcomes if outcome["kind"] == "lost"]
             if lost and empty_jobs == MAX_EMPTY_JOBS:
@@ -126,29 +117,15 @@ class Coordinator:
         return done
 
     def connected(self) -> dict[str, float]:
-        """Ask the server which sites are connected.
-
-        Returns:
-            Seconds since the last sign of life of each connected site, by name.
-
-        Raises:
-            Unreachable: The server does not answer.
-        """
+        """Ask the server how many seconds ago each connected site gave a sign of life."""
         info = self._ask(lambda session: session.get_system_info())
         now = time.time()
         return {client.name: max(0.0, now - client.last_connect_time) for client in info.client_info}
 
     def wait_for_sites(self, on_message: Callable[[str], None], stop_request: StopRequest) -> bool:
-        """Wait until every site of the project is connected, or a stop request comes.
+        """Wait until every site of the project is connected; return False if a stop request comes first.
 
-        Args:
-            on_message: Called with what is waited for, when that changes.
-
-        Returns:
-            Whether all sites are connected; False after a stop request.
-
-        Raises:
-            GraphfedError: A site or the server was away for longer than the patience of the project.
+        GraphfedError if a site or the server was away for longer than the patience of the project.
         """
         end, last_message = time.monotonic() + self.timing.patience, ""
         while not stop_request.asked:
@@ -347,6 +324,7 @@ class Coordinator:
         for name, reason in (str(detail).partition(": ")[::2] for detail in details):
             # A site that did not answer in time may answer the next time.
             if name in names and reason != "OK" and not reason.startswith("no reply"):
+                # The text comes from another participant, and a terminal must not obey it.
                 text = "".join(c if c.isprintable() else " " for c in reason)[:MAX_REASON]
                 refusals.append(f"{name} refuses the run: {text.removeprefix('NVFLARE_ERROR: ').strip()}")
         return "; ".join(refusals)
@@ -354,10 +332,7 @@ class Coordinator:
     # ---- the session ---------------------------------------------------------------------------------------
 
     def _ask(self, act: "Callable[[Session], T]") -> T:
-        """Make a request to the server, and open a session if there is none.
-
-        Unreachable if the server does not answer.
-        """
+        """Make a request to the server, in a session that is opened if there is none."""
         try:
             if self._session is None:
                 self._session = self._open.enter_context(open_session(self.startup_kit))

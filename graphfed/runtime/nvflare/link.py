@@ -41,13 +41,7 @@ FULL = "there is no room for it until earlier messages are read"
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a message that one request carries.
-
-    Attributes:
-        number: The number of the part, from 0.
-        count: The number of parts of the message.
-        size: Bytes of the whole message.
-    """
+    """The part of a message that one request carries: `number` of `count`, of a message of `size` bytes."""
 
     key: str
     number: int
@@ -75,12 +69,7 @@ def parts_of(key: str, message: bytes) -> list[Part]:
 
 @dataclass(frozen=True)
 class _Unfinished:
-    """A message of which parts are missing.
-
-    Attributes:
-        shape: The number of its parts and its bytes.
-        parts: The parts that have arrived, by number.
-    """
+    """A message of which parts are missing: their number and its bytes, and the parts that have arrived."""
 
     shape: tuple[int, int]
     parts: dict[int, bytes | memoryview] = field(default_factory=dict)
@@ -101,9 +90,6 @@ class Inbox:
         max_message: Bytes of the largest message.
         max_held: Bytes of incomplete and unread messages of one sender; None for two of the largest messages.
         opened: Decrypts the contents of a part of a sender; None if parts are not encrypted.
-
-    Attributes:
-        refused: The number of refused parts by sender.
     """
 
     def __init__(
@@ -125,11 +111,7 @@ class Inbox:
         self.refused: Counter[str] = Counter()
 
     def accept(self, sender: str, part: Part) -> str:
-        """Keep a part, or refuse it.
-
-        Returns:
-            Why it is refused; "" if it is kept.
-        """
+        """Keep a part and return "", or return why it is refused."""
         try:
             self._check(part)
             content = part.content if self._opened is None else self._opened(sender, part)
@@ -142,15 +124,12 @@ class Inbox:
         return ""
 
     def held(self, sender: str) -> int:
-        """Count the memory of a sender's messages that were not taken yet, incomplete ones included.
-
-        Returns:
-            Bytes.
-        """
+        """Count the bytes of a sender's messages that were not taken yet, incomplete ones included."""
         with self._lock:
             return self._room[sender] + self.mailbox.held(sender)
 
     def _check(self, part: Part) -> None:
+        # Every field comes from another participant, and FLARE passes on any type.
         numbers = (part.number, part.count, part.size)
         if not isinstance(part.key, str) or not 0 < len(part.key) <= MAX_KEY or not part.key.isprintable():
             raise ProcessError("the message has no key that can be used")
@@ -187,6 +166,7 @@ class Inbox:
             if part.number in message.parts:
                 return
             more = room(part.key, content)
+            # The message that is waited for is let in, so a full inbox cannot block the program.
             held = self._room[sender] + self.mailbox.held(sender)
             if held + more > self._max_held and not self.mailbox.asked(*box):
                 raise ProcessError(FULL)
@@ -236,22 +216,13 @@ class Channels:
         self._changed = threading.Condition()
 
     def sealed(self, peer: str, part: Part, of_no_use: Callable[[], bool] = lambda: False) -> Part:
-        """Encrypt a part for a peer.
-
-        Args:
-            of_no_use: Returns whether the part is not needed any more.
-
-        Raises:
-            ChannelError: The offer of the peer does not come, or the part is not needed any more.
+        """Encrypt a part for a peer; ChannelError if the peer's offer does not come, or the part is
+        `of_no_use`.
         """
         return replace(part, content=self._channel(peer, of_no_use).seal(part.label, part.content))
 
     def opened(self, sender: str, part: Part) -> bytes:
-        """Decrypt a part from another site.
-
-        Raises:
-            ChannelError: The site did not encrypt this part.
-        """
+        """Decrypt a part from another site; ChannelError if the site did not encrypt this part."""
         with self._changed:
             channel = self._made.get(sender)
         if channel is None:
@@ -261,10 +232,7 @@ class Channels:
     def take_offer(self, sender: str, offer: bytes | memoryview) -> None:
         """Accept the offer of another site, and answer with this site's offer unless the other site has it.
 
-        A copy of an offer changes nothing.
-
-        Raises:
-            ChannelError: The site did not make this offer.
+        A copy of an offer changes nothing. ChannelError if the site did not make this offer.
         """
         with self._changed:
             if sender not in self._begun:
@@ -274,6 +242,7 @@ class Channels:
                 self._made[sender] = self._begun[sender].finish(offer)
                 self._offers[sender] = offer
                 self._changed.notify_all()
+            # Another offer would replace the keys of a channel that is in use.
             elif offer != self._offers[sender]:
                 raise ChannelError(f"{sender} made a different offer before")
             if sender in self._reached or sender in self._offering:
@@ -326,7 +295,6 @@ class FlareLink:
         names: The names of all participants in FLARE, by index.
         posts: Functions that send parts to the other participants, by index.
         channels: At a site, the channels to the other sites.
-        give_up: Seconds.
 
     Attributes:
         wire: Bytes that this participant has sent, by transfer. They include headers of messages and the
@@ -353,31 +321,18 @@ class FlareLink:
         }
 
     def send(self, to: int, key: str, message: bytes) -> None:
-        """Queue a message.
-
-        Args:
-            key: Its key, which identifies it in the run.
-
-        Raises:
-            ProcessError: The receiver is lost, or the message is too large.
-        """
+        """Queue a message; ProcessError if the receiver is lost, or the message is too large."""
         check_size(message, key)
         self._mailbox.check_open(self._names[to], key, self._names[to])
         for part in parts_of(f"{self._run}/{key}", message):
             self._workers[to].submit(self._deliver, to, part)
 
     def recv(self, sender: int, key: str) -> bytes:
-        """Wait for a message.
-
-        Raises:
-            ProcessError: The sender is lost, or sent nothing for too long.
-        """
         return self._mailbox.take(self._names[sender], key, self._names[sender])
 
     def close(self) -> None:
-        """Send nothing more.
-
-        The last request of each thread may still be in progress; its outcome has no effect.
+        """Send nothing more. The last request of each thread may still be in progress; its outcome has no
+        effect.
         """
         self._over.set()
         for workers in self._workers.values():

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from graphfed.runtime.nvflare.coordinator import Coordinator
@@ -18,6 +19,7 @@ from graphfed.runtime.nvflare.startup_kits import load_startup_kit, provision
 GRACE = 10.0
 
 
+@dataclass(eq=False)
 class Loopback:
     """The processes of a project on this machine.
 
@@ -26,7 +28,6 @@ class Loopback:
     Args:
         folder: The folder of the startup kits, in which the participants write; existing kits are used again.
         data: The file of every site by name, and that of the server if it needs one.
-        threads: The number of threads of each process.
         allow: Modules with methods and programs that all participants run.
         environment: Additional environment variables of some participants, by name.
         options: Additional options of `graphfed site start` for some participants, by name.
@@ -37,34 +38,26 @@ class Loopback:
         startup_kits: The startup kit of each participant, by name.
     """
 
-    def __init__(
-        self,
-        project: Project,
-        folder: Path,
-        data: Mapping[str, Path],
-        *,
-        threads: int = 1,
-        allow: Sequence[str] = (),
-        environment: Mapping[str, Mapping[str, str]] | None = None,
-        options: Mapping[str, Sequence[str]] | None = None,
-        check_data: bool = True,
-        rehearsal: bool = False,
-    ) -> None:
-        self._rehearsal = rehearsal
-        self._options, self._check_data = options or {}, check_data
-        self._environment = environment or {}
-        self._folder, self._data, self._threads, self._allow = folder, dict(data), threads, tuple(allow)
-        self.project = project
-        self.startup_kits: dict[str, Path] = {}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+    project: Project
+    folder: Path
+    data: Mapping[str, Path]
+    _: KW_ONLY
+    threads: int = 1
+    allow: Sequence[str] = ()
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    options: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    check_data: bool = True
+    rehearsal: bool = False
+    startup_kits: dict[str, Path] = field(default_factory=dict, init=False)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> "Loopback":
-        if self._folder.exists():
+        if self.folder.exists():
             names = ("server", "coordinator", *(site.name for site in self.project.sites))
-            self.startup_kits = {name: self._folder / name for name in names}
+            self.startup_kits = {name: self.folder / name for name in names}
             self.project = load_startup_kit(self.startup_kits["coordinator"]).project
         else:
-            self.startup_kits = provision(self.project, self._folder)
+            self.startup_kits = provision(self.project, self.folder)
         try:
             for name in ("server", *(site.name for site in self.project.sites)):
                 self.start(name)
@@ -81,18 +74,18 @@ class Loopback:
         if name in self._processes:
             self._processes.pop(name).wait(GRACE)
         command = [sys.executable, "-m", "graphfed", "site", "start", str(self.startup_kits[name])]
-        command += ["--threads", str(self._threads)]
-        for module in self._allow:
+        command += ["--threads", str(self.threads)]
+        for module in self.allow:
             command += ["--allow", module]
-        if name in self._data:
-            command += ["--data", str(self._data[name])]
-            command += [] if self._check_data else ["--no-check-data"]
-        command += ["--rehearsal"] if self._rehearsal else []
-        command += self._options.get(name, ())
+        if name in self.data:
+            command += ["--data", str(self.data[name])]
+            command += [] if self.check_data else ["--no-check-data"]
+        command += ["--rehearsal"] if self.rehearsal else []
+        command += self.options.get(name, ())
         # The participants can import what this process can, such as the user's own methods, if they are
         # allowed.
         path = os.pathsep.join(path for path in sys.path if path)
-        environment = {**os.environ, "PYTHONPATH": path, **self._environment.get(name, {})}
+        environment = {**os.environ, "PYTHONPATH": path, **self.environment.get(name, {})}
         terminal = self.startup_kits[name] / "terminal.txt"
         terminal.touch(mode=0o600)
         with terminal.open("ab") as log:
@@ -101,19 +94,12 @@ class Loopback:
             )
 
     def pid(self, name: str) -> int:
-        """Return the id of the process of `graphfed site start`."""
         return self._processes[name].pid
 
     def coordinator(self) -> Coordinator:
-        """Make the coordinator of the project.
-
-        Returns:
-            The coordinator, not yet connected.
-        """
         return Coordinator(load_startup_kit(self.startup_kits["coordinator"]))
 
     def terminal(self, name: str) -> str:
-        """Read what a participant has printed."""
         return (self.startup_kits[name] / "terminal.txt").read_text(errors="replace")
 
     def _stop_all(self) -> None:
@@ -128,11 +114,7 @@ class Loopback:
 
 
 def free_port() -> int:
-    """Find a free TCP port of this machine.
-
-    Returns:
-        The port, at which no process listens now.
-    """
+    """Find a TCP port of this machine at which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -56,9 +56,8 @@ class Place:
     def to_environment(self) -> dict[str, str]:
         """Return the environment variables from which `this_place` reads the settings of the operator.
 
-        Returns:
-            Variables by name: all fields except `PER_RUN` as one JSON object, and the folder of the startup
-            kit, which FLARE's settings name.
+        They are all fields except `PER_RUN` as one JSON object, and the folder of the startup kit, which
+        FLARE's settings name.
         """
         rules = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in PER_RUN}
         if self.data is not None:
@@ -69,11 +68,7 @@ class Place:
 def this_place() -> Place:
     """Read the settings of the participant to which this process belongs.
 
-    Returns:
-        The settings, with the fields of `PER_RUN` at their defaults.
-
-    Raises:
-        TypeError: The environment has a field that `Place` does not have; no rule is ignored silently.
+    TypeError for a field that `Place` does not have: no rule is ignored silently.
     """
     rules = json.loads(os.environ[PLACE])
     rules |= {key: tuple(value) for key, value in rules.items() if isinstance(value, list)}

@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import IO
 
 from graphfed.errors import DONE, GraphfedError, InputError
@@ -41,35 +41,15 @@ MEMORY = {
 PATIENCE = 6.0
 
 
-def run_parent(
-    startup_kit: Path,
-    *,
-    data: Path | None = None,
-    threads: int = 1,
-    device: str = "cpu",
-    allow: Sequence[str] = (),
-    methods: Sequence[str] = (),
-    forbid: Sequence[str] = (),
-    memory: int = 0,
-    rehearsal: bool = False,
-    say: Callable[[str], None] = print,
-) -> int:
+def run_parent(place: Place, say: Callable[[str], None] = print) -> int:
     """Run the process of the server or of a site until SIGTERM, Ctrl-C or KeyboardInterrupt.
 
     FLARE's own log is log.txt in the startup kit. The processes of runs read the settings of the operator
-    from their environment (`place`). When this function returns, and also when it is killed, no process that
-    it started stays.
+    from their environment. When this function returns, and also when it is killed, no process that it started
+    stays.
 
     Args:
-        startup_kit: The folder of the startup kit.
-        data: The description of the data of this participant.
-        threads: The number of threads of a run.
-        device: The torch device of a run.
-        allow: Modules with methods and programs that may run here.
-        methods: The only methods that may run here; () for all.
-        forbid: Settings, as key=value, that are refused.
-        memory: The bytes that a run may allocate; 0 for half of what is available when it starts.
-        rehearsal: Whether runs may be accepted that hide nothing from the other participants.
+        place: The settings of the operator; the startup kit determines the name.
         say: Called with a line about every event.
 
     Raises:
@@ -77,31 +57,20 @@ def run_parent(
         GraphfedError: FLARE's process ended by itself.
     """
     need_nvflare()
-    loaded = load_startup_kit(startup_kit)
+    loaded = load_startup_kit(place.startup_kit)
     if loaded.kind == "coordinator":
         raise InputError(
-            f"{startup_kit} is the startup kit of the coordinator, which has no process; give that of the "
-            "server or of a site"
+            f"{place.startup_kit} is the startup kit of the coordinator, which has no process; give that of "
+            "the server or of a site"
         )
-    if data is not None and not data.is_file():
-        raise InputError(f"there is no file {data}; give the description (.yaml) of this site's data")
+    if place.data is not None and not place.data.is_file():
+        raise InputError(f"there is no file {place.data}; give the description (.yaml) of this site's data")
     check_certificate(loaded)
     if loaded.kind == "server":
         _check_address(loaded.project.listen, loaded.project.port)
     else:
         _check_server(loaded)
-    place = Place(
-        name=loaded.name,
-        startup_kit=loaded.folder,
-        data=data,
-        threads=threads,
-        device=device,
-        allow=tuple(allow),
-        methods=tuple(methods),
-        forbid=tuple(forbid),
-        memory=memory,
-        rehearsal=rehearsal,
-    )
+    place = replace(place, name=loaded.name, startup_kit=loaded.folder)
     with stopping(), _alone(loaded), _started(place, loaded) as (process, events):
         try:
             reporter = _Reporter(loaded, say)
@@ -127,13 +96,8 @@ class _Reporter:
         self._last, self._refused_at = "", float("inf")
 
     def log(self, event: str, what: str) -> None:
-        """Print the line of an event.
-
-        Args:
-            what: What it is about, such as the name of a site.
-
-        Raises:
-            InputError: The startup kit can never connect, or another copy of it stays connected.
+        """Print the line of an event; InputError if the startup kit can never connect, or another copy stays
+        connected.
         """
         startup_kit = self._startup_kit
         if event == "connected":
@@ -219,7 +183,6 @@ def _who(startup_kit: StartupKit) -> str:
 
 @contextlib.contextmanager
 def _alone(startup_kit: StartupKit) -> Iterator[None]:
-    """Keep other processes from starting the same startup kit during this block."""
     from filelock import FileLock, Timeout
 
     try:

@@ -26,7 +26,6 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject, write_bytes
 from graphfed.plain_yaml import dump_yaml, read_yaml
 
-PROJECT_FILE = "graphfed-project.yaml"
 COORDINATOR = "coordinator@graphfed.example"
 PORT = 8002
 LOOPBACK = "127.0.0.1"
@@ -35,6 +34,7 @@ RESERVED = ("server", "coordinator", "authority")
 #: FLARE's form of a name; a certificate has space for 64 characters.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLIENT = re.compile(r"[^\r\n]{1,200}")
+#: A DNS name has at most 253 characters.
 _HOST = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 )
@@ -46,23 +46,13 @@ MAX_SECONDS = 30 * 86400.0
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A site.
-
-    Attributes:
-        clients: The number of clients that it holds.
-        client_names: Their names; () if they have none.
-    """
+    """A site. `client_names` is () if its clients have no names."""
 
     name: str
     clients: int = 1
     client_names: tuple[str, ...] = ()
 
     def to_json(self) -> str | JsonObject:
-        """Return the entry of the project file.
-
-        Returns:
-            A name or a mapping.
-        """
         if not self.client_names and self.clients == 1:
             return self.name
         return {"name": self.name, "clients": list(self.client_names) or self.clients}
@@ -83,13 +73,8 @@ TIMING = Timing()
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """A project.
-
-    Attributes:
-        sites: Its sites, in the order of the clients.
-        host: The name or address to which the sites connect.
-        listen: The server's own address at which it listens.
-        coordinator: The name of the coordinator in FLARE.
+    """A project. Its sites are in the order of the clients; they connect to `host`, and the server listens at
+    `listen`.
     """
 
     name: str
@@ -121,15 +106,10 @@ class Project:
 
     @property
     def address(self) -> str:
-        """HOST:PORT to which the sites connect."""
         return f"{self.host}:{self.port}"
 
     def to_json(self) -> JsonObject:
-        """Return the content of the project file.
-
-        Returns:
-            What `make_project` takes.
-        """
+        """Return the content of the project file, which `make_project` takes."""
         return {
             "name": self.name,
             "server": {"host": self.host, "port": self.port, "listen": self.listen},
@@ -140,24 +120,12 @@ class Project:
 
 
 def load_project(path: Path) -> Project:
-    """Read a project file.
-
-    Raises:
-        InputError: The file cannot be read as plain YAML, or a value in it cannot be used.
-    """
+    """Read a project file; InputError if it is not plain YAML, or a value in it cannot be used."""
     return make_project(read_yaml(path, "the project file"), f"the project file {path}")
 
 
 def make_project(content: object, origin: str) -> Project:
-    """Make a project from plain values.
-
-    Args:
-        content: The content of a project file.
-        origin: Where the content comes from, for messages.
-
-    Raises:
-        InputError: A value cannot be used.
-    """
+    """Make a project from the content of a project file; InputError names the value that cannot be used."""
     content = _mapping(content, origin, ("name", "server", "sites", "coordinator", "timing"))
     server = _mapping(content.get("server") or {}, f"{origin}, server", ("host", "port", "listen"))
     host = server.get("host", "localhost")
@@ -210,11 +178,7 @@ def _timing(content: object, origin: str) -> Timing:
 
 
 def write_project(project: Project, path: Path) -> None:
-    """Write a project file.
-
-    Raises:
-        InputError: The file exists.
-    """
+    """Write a project file; InputError if it exists."""
     if path.exists():
         raise InputError(f"{path} already exists; remove it, or give --out another name")
     write_bytes(path, dump_yaml(project.to_json()).encode())

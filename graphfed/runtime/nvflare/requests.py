@@ -41,8 +41,7 @@ class Request(Asked):
         run: The name of the run, which is also the name of its folder.
         program: A program of `apps.PROGRAMS`, or module:function of a module that the operator allows.
         arguments: The arguments of the program. They repeat the name of the run.
-        sites: The sites, in the order of the workers.
-        workers: The clients of each site.
+        sites, workers: The sites, and the clients of each.
         beat, give_up, patience: Times in seconds (`project.Timing`; here `patience` is the deadline of a
             transfer).
     """
@@ -63,15 +62,7 @@ class Request(Asked):
 
 
 def check_name(name: object, what: str) -> str:
-    """Check a name that another participant has sent and that becomes part of a path.
-
-    Args:
-        what: What it names, for the message.
-
-    Raises:
-        InputError: It is not made of 1 to 151 letters, digits, dots, dashes and underscores, with a letter or
-            a digit at the start.
-    """
+    """Raise InputError unless a name that another participant has sent can be part of a path."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(
             f"the name of {what}, {shown(name)}, cannot be used: it must be the name of a folder, of 1 to "
@@ -81,18 +72,9 @@ def check_name(name: object, what: str) -> str:
 
 
 def checked(content: object, model: type[T], what: str) -> T:
-    """Check what a coordinator asks against a model.
-
-    Args:
-        what: What the value is, for the message.
-
-    Returns:
-        The value as an object of the model.
-
-    Raises:
-        InputError: It has another form; the message names the first wrong field.
-    """
+    """Read what a coordinator asks as an object of a model; InputError names the first wrong field."""
     try:
+        # Larger numbers would overflow in tensors.
         _check_numbers(content)
         return model.model_validate(content)
     except ValidationError as error:
@@ -101,11 +83,7 @@ def checked(content: object, model: type[T], what: str) -> T:
 
 
 def read_request(text: object, project: Project) -> Request:
-    """Read a request and check it completely.
-
-    Raises:
-        InputError: It cannot be used; the message says why.
-    """
+    """Read a request and check it completely; InputError if it cannot be used."""
     if not isinstance(text, str):
         raise InputError(f"the request of a run must be JSON text; found {shown(text)}")
     try:
@@ -114,6 +92,7 @@ def read_request(text: object, project: Project) -> Request:
         raise InputError(f"the request of a run cannot be read: {error}") from None
     request = checked(content, Request, "the request of a run")
     check_name(request.run, "the run")
+    # The name in the arguments becomes a path at the sites, and the other one at the server.
     if request.arguments.get("run") != request.run:
         raise InputError(
             f"the request names the run {shown(request.run)}, and its arguments name "
@@ -149,23 +128,12 @@ def _check_numbers(content: Any) -> None:
 
 
 def canonical(content: object) -> str:
-    """Write a plain value as JSON in the one way in which it is signed and hashed.
-
-    Returns:
-        The text: keys sorted, no spaces.
-    """
+    """Write a plain value as JSON in the one way in which it is signed and hashed: keys sorted, no spaces."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def differences(asked: object, found: object, path: str = "") -> list[str]:
-    """Name what differs between two plain values.
-
-    Args:
-        path: The keys of the two values.
-
-    Returns:
-        One phrase for each difference, as in "arguments.config.rounds is 5 instead of 3".
-    """
+    """Name what differs between two plain values, as in "arguments.config.rounds is 5 instead of 3"."""
     if isinstance(asked, Mapping) and isinstance(found, Mapping):
         keys = sorted(asked.keys() | found.keys())
         return [

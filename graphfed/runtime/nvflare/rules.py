@@ -49,12 +49,7 @@ def authorization() -> JsonObject:
 
 
 def resources(kind: str, num_clients: int) -> JsonObject:
-    """Return the content of resources.json.
-
-    Args:
-        kind: "server" or "site".
-        num_clients: The number of sites, for the server.
-    """
+    """Return the content of resources.json for the server of a number of clients, or for a site."""
     common: JsonObject = {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
@@ -149,15 +144,7 @@ _SIGNATURE = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 
 
 def job_error(folder: Path) -> str:
-    """Check a job.
-
-    FLARE replaces expressions with a dollar sign in settings by environment variables and files of the site,
-    and its error messages may report the settings to the server. So no text of a job may contain a dollar
-    sign.
-
-    Returns:
-        Why the job is refused; "" if it is not.
-    """
+    """Return why a job is refused; "" if it is not."""
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_symlink() or not (path.is_dir() or path.is_file()):

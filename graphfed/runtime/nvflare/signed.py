@@ -59,11 +59,8 @@ class Refused(GraphfedError):
 
 
 class Signed(Asked):
-    """A text with the signature of its author.
-
-    Attributes:
-        certificate: The author's certificate (DER), in hexadecimal.
-        signature: The signature over the kind of the text and the text, in hexadecimal.
+    """A text, its author's signature over the kind of the text and the text, and the author's certificate
+    (DER).
     """
 
     content: str
@@ -87,11 +84,6 @@ class Statement(Asked):
 
 
 def digest(text: str) -> str:
-    """Hash a text.
-
-    Returns:
-        Its SHA-256 in hexadecimal.
-    """
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -115,6 +107,7 @@ def _verified(text: str, kind: str, root: Path, name: str, role: str) -> str:
         )
     except (ValueError, InputError, ChannelError) as error:
         raise Refused(f"{name} has not signed the {what} in this form: {error}") from None
+    # Every participant has a certificate of the same root; a site must not sign as the coordinator.
     if (signer.name, signer.role) != (name, role):
         raise Refused(
             f"{name} has not signed the {what}: {shown(signer.name)} has, in the role {shown(signer.role)}"
@@ -123,11 +116,7 @@ def _verified(text: str, kind: str, root: Path, name: str, role: str) -> str:
 
 
 def content_of(text: str) -> str:
-    """Return the text of what is said to be signed, without any check, for messages.
-
-    Returns:
-        The text; "" if there is none.
-    """
+    """Return the text of what is said to be signed, without any check, for messages; "" if there is none."""
     try:
         return str(parse_json(text)["content"])
     except (ValueError, KeyError, TypeError):
@@ -140,12 +129,7 @@ def content_of(text: str) -> str:
 def sign_request(run: Mapping[str, Any], startup_kit: StartupKit) -> str:
     """Sign the request of a run, after the checks that every participant makes.
 
-    Args:
-        run: The fields of a `Request`, except those that follow from the project, and the time.
-        startup_kit: The startup kit of the coordinator.
-
-    Raises:
-        InputError: The request, or the startup kit, cannot be used.
+    `run` has the fields of a `Request`, except those that follow from the project, and the time.
     """
     project = startup_kit.project
     content = canonical(
@@ -159,6 +143,7 @@ def sign_request(run: Mapping[str, Any], startup_kit: StartupKit) -> str:
             "time": time.time_ns(),
         }
     )
+    # A request that participants would refuse is refused here, before anybody waits for it.
     read_request(content, project)
     return _sign(Identity.load(startup_kit.folder), REQUEST, content)
 
@@ -166,15 +151,14 @@ def sign_request(run: Mapping[str, Any], startup_kit: StartupKit) -> str:
 def accepted(text: str, startup_kit: StartupKit, *, once: bool) -> Request:
     """Check a signed request completely.
 
-    Args:
-        startup_kit: The startup kit of this participant.
-        once: Whether to refuse a request that is not newer than all earlier ones, and to remember its time.
+    With `once`, a request that is not newer than all earlier ones is refused, and its time is remembered.
 
     Raises:
         InputError: What is asked for cannot be used.
         Refused: The coordinator has not signed it, or it is not new.
     """
     root, project = startup_kit.folder / "startup" / "rootCA.pem", startup_kit.project
+    # The signature comes first: nothing that the coordinator has not signed is read.
     request = read_request(_verified(text, REQUEST, root, project.coordinator, ROLE), project)
     if once:
         _use_once(request.time, startup_kit.folder / NEWEST)
@@ -200,6 +184,7 @@ def _use_once(asked_at: int, file: Path) -> None:
             "the request is not newer than one that was accepted here before: the server has repeated it, or "
             "the clock of the coordinator was set back; start the run again"
         )
+    # It is remembered before the run begins, so that a run that fails cannot be repeated either.
     write_json(file, {"newest": asked_at})
 
 
@@ -207,11 +192,7 @@ def _use_once(asked_at: int, file: Path) -> None:
 
 
 def sign_statement(identity: Identity, request: str, run: str, ledger: JsonObject) -> str:
-    """Sign what a site has done in a run.
-
-    Args:
-        request: The signed request that it ran.
-    """
+    """Sign what a site has done in a run, with the ledger, for the signed request that it ran."""
     statement = Statement(
         run=run,
         request=digest(content_of(request)),
@@ -222,7 +203,6 @@ def sign_statement(identity: Identity, request: str, run: str, ledger: JsonObjec
 
 
 def _sent(ledger: Mapping[str, Any]) -> set[tuple[str, str, str]]:
-    """Return (transfer, receiver, protection) of everything that clients sent."""
     return {
         (str(entry["name"]), str(entry["to"]), str(entry["protection"]))
         for entry in ledger["entries"]
@@ -245,7 +225,6 @@ def check_statements(
 
     Args:
         statements: The signed statement of each site, by name, as the server passed them on.
-        startup_kit: The startup kit of the coordinator.
         ledger: The server's ledger in JSON; None if the program writes none.
 
     Raises:
@@ -260,6 +239,7 @@ def check_statements(
             raise Refused(f"the server has passed on no statement of {site} about what it ran")
         content = _verified(text, STATEMENT, root, site, "")
         said[site] = checked(parse_json(content), Statement, f"the statement of {site}")
+        # A statement about an earlier request would hide that this one was exchanged.
         if (said[site].run, said[site].request) != (asked.run, digest(content_of(request))):
             raise Refused(f"{site} states that it ran another request than the coordinator's last one")
     _compare(said, asked, ledger)

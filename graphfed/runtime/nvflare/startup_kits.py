@@ -28,12 +28,7 @@ ORGANISATION = "graphfed"
 
 @dataclasses.dataclass(frozen=True)
 class StartupKit:
-    """A startup kit.
-
-    Attributes:
-        kind: "server", "site" or "coordinator".
-        name: The name of its participant in FLARE.
-    """
+    """A startup kit of the kind "server", "site" or "coordinator"; `name` is its participant's in FLARE."""
 
     folder: Path
     kind: str
@@ -42,11 +37,7 @@ class StartupKit:
 
 
 def load_startup_kit(folder: Path) -> StartupKit:
-    """Load a startup kit.
-
-    Raises:
-        InputError: The folder is not a startup kit, or it is damaged.
-    """
+    """Load a startup kit; InputError if the folder is none, or it is damaged."""
     file = folder / STARTUP_KIT_FILE
     try:
         content = parse_json(read_regular(file))
@@ -70,9 +61,8 @@ def load_startup_kit(folder: Path) -> StartupKit:
 
 
 def provision(project: Project, out: Path) -> dict[str, Path]:
-    """Make the startup kits of a project: `out`/server, `out`/coordinator and one folder for each site.
-
-    Either all startup kits are made or none.
+    """Make the startup kits of a project: `out`/server, `out`/coordinator and one folder for each site, or
+    none.
 
     Returns:
         The folder of each startup kit by its name.
@@ -98,8 +88,10 @@ def provision(project: Project, out: Path) -> dict[str, Path]:
             write_json(
                 startup_kit / STARTUP_KIT_FILE, {"kind": kind, "name": name, "project": project.to_json()}
             )
+        # The key of the authority is in no startup kit.
         shutil.move(provisioned.parent / "state", startup_kits / AUTHORITY)
         _make_private(startup_kits)
+        # A rename is one step: the kits are all there or none.
         startup_kits.rename(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -107,13 +99,10 @@ def provision(project: Project, out: Path) -> dict[str, Path]:
 
 
 def check_certificate(startup_kit: StartupKit) -> None:
-    """Check that the certificate of a startup kit has the right name, is valid now and matches its key.
+    """Raise InputError unless the certificate of a startup kit has its name, is valid now and matches its
+    key.
 
     A server refuses any other certificate, and FLARE would only retry without a message.
-
-    Raises:
-        InputError: The certificate belongs to another participant, is not valid today, does not match the
-            key, or cannot be read.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -147,7 +136,6 @@ def check_certificate(startup_kit: StartupKit) -> None:
 
 
 def _make_private(root: Path) -> None:
-    """Make a folder and all files below it readable by their owner only."""
     for path in (root, *root.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)
 

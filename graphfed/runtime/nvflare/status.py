@@ -37,11 +37,6 @@ class Status:
     runs: tuple[str, ...]
 
     def to_json(self) -> JsonObject:
-        """Return the state as plain values.
-
-        Returns:
-            The attributes by name, times in ISO format.
-        """
         return {
             "address": self.address,
             "started": self.started.isoformat(),
@@ -51,10 +46,7 @@ class Status:
 
 
 def status(startup_kit: Path) -> Status:
-    """Ask a server for its state.
-
-    Args:
-        startup_kit: The folder of the startup kit of the coordinator.
+    """Ask a server for its state, with the startup kit of the coordinator.
 
     Raises:
         InputError: The startup kit is not that of a coordinator.
@@ -83,9 +75,6 @@ def status(startup_kit: Path) -> Status:
 @contextlib.contextmanager
 def open_session(startup_kit: StartupKit) -> "Iterator[Session]":
     """Open a session of nvflare's flare_api as the coordinator, without FLARE's output.
-
-    Args:
-        startup_kit: The startup kit of the coordinator.
 
     Raises:
         InputError: The startup kit is not that of a coordinator.

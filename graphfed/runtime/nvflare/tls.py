@@ -55,11 +55,9 @@ UNKNOWN = 64
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why there is no connection.
+    """Why there is no connection: the end of a sentence about the server.
 
-    Attributes:
-        reason: The reason, as the end of a sentence about the server.
-        final: Whether the certificates do not match, so that waiting does not help.
+    It is final if the certificates do not match, so that waiting does not help.
     """
 
     reason: str
@@ -67,17 +65,9 @@ class Refusal:
 
 
 def refusal(startup: Path, host: str, port: int, timeout: float = 3.0) -> Refusal | None:
-    """Try a TLS connection to a server.
+    """Try a TLS connection to a server with the folder `startup` of a startup kit; return why there is none.
 
-    Args:
-        startup: The folder `startup` of a startup kit.
-        timeout: Seconds to wait.
-
-    Returns:
-        Why there is no connection; None if there can be one.
-
-    Raises:
-        InputError: The certificate in the startup kit cannot be used.
+    InputError if the certificate in the startup kit cannot be used.
     """
     files = [startup / name for name in ("rootCA.pem", "client.crt", "client.key")]
     try:

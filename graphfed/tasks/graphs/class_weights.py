@@ -37,14 +37,7 @@ MESSAGES = {
 def agree_class_weights(
     fed: Federation, data: Located[Cohort], task: Task, config: object
 ) -> Located[Cohort]:
-    """Put the class weights that `config` asks for on every client's cohort.
-
-    Args:
-        config: The run's settings; without class_weights=balanced the cohorts are returned unchanged.
-
-    Returns:
-        The cohorts, with `class_weights` [C].
-    """
+    """Put the class weights [C] on every client's cohort; none without class_weights=balanced."""
     if value(config, "class_weights") != "balanced":
         return data
     with fed.phase("eval"):  # like other agreements before training, these transfers are no cost of training
@@ -64,13 +57,9 @@ def agree_class_weights(
 
 
 def balanced_weights(counts: Tensor) -> Tensor:
-    """Compute the weight n / (C n_c) of every class.
+    """Compute the weight n / (C n_c) of every class, [C], from the class counts [C] in SCORE_UNITS.
 
-    Args:
-        counts: The number of training nodes of each class, int64 [C], in SCORE_UNITS.
-
-    Returns:
-        The weights, [C], in torch's default dtype; 1 for a class without training nodes.
+    The weight of a class without training nodes is 1.
     """
     nodes = counts.double() / SCORE_UNITS
     occurs = counts > 0
@@ -79,5 +68,4 @@ def balanced_weights(counts: Tensor) -> Tensor:
 
 
 def with_class_weights(cohort: Cohort, weights: Tensor) -> Cohort:
-    """Put class weights [C] on a cohort."""
     return replace(cohort, class_weights=weights)

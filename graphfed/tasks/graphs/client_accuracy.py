@@ -28,13 +28,9 @@ BINS = 1000
 
 
 def own_accuracy(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
-    """Compute every client's accuracy on its own nodes of a part.
+    """Compute every client's accuracy on its own nodes of a part, [K] float64, from their logits [n, C].
 
-    Args:
-        logits: The logits of the rows of `target`, [n, C].
-
-    Returns:
-        [K] float64; nan for a client without such nodes. Logits that are not all finite are wrong.
+    It is nan for a client without such nodes. Logits that are not all finite are wrong.
     """
     rows = cohort.rows(target)
     right = (logits.argmax(1) == cohort.y[rows]) & logits.isfinite().all(1)
@@ -44,13 +40,9 @@ def own_accuracy(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
 
 
 def accuracy_parts(accuracy: Tensor) -> dict[str, Tensor]:
-    """Return what every client adds to the sums.
+    """Return what every client adds to the sums: "client_accuracy" [K] and "client_bins" [K, B + 1].
 
-    Args:
-        accuracy: [K], nan for a client that does not count.
-
-    Returns:
-        "client_accuracy" [K] and "client_bins" [K, B + 1], float64; zeros for a client that does not count.
+    Both are zero for a client that does not count, whose accuracy is nan.
     """
     counts = accuracy.isfinite()
     bins = accuracy.new_zeros(len(accuracy), BINS + 1)
@@ -59,14 +51,7 @@ def accuracy_parts(accuracy: Tensor) -> dict[str, Tensor]:
 
 
 def accuracy_sums(accuracy: Tensor) -> dict[str, Tensor]:
-    """Return the sums of `accuracy_parts` over the clients, without the parts.
-
-    Args:
-        accuracy: [K], nan for a client that does not count.
-
-    Returns:
-        "client_accuracy" [] float64 and "client_bins" [B + 1] int64.
-    """
+    """Return the sums of `accuracy_parts` over the clients without the parts; the bins are int64."""
     known = accuracy[accuracy.isfinite()]
     return {
         "client_accuracy": known.sum(),
@@ -75,19 +60,14 @@ def accuracy_sums(accuracy: Tensor) -> dict[str, Tensor]:
 
 
 def _bins(accuracy: Tensor) -> Tensor:
-    """Compute the bin of each accuracy, [n] int64."""
     return (accuracy * BINS).round().long()
 
 
 def client_metrics(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Compute the metrics over clients.
+    """Compute the metrics over clients from the sums of all clients (see `accuracy_sums`).
 
-    Args:
-        sums: The sums of all clients (see `accuracy_sums`).
-
-    Returns:
-        client_accuracy, the mean of the clients' accuracies; client_accuracy_std, their standard deviation
-        over the clients (divided by their number); client_accuracy_min, the smallest. nan without clients.
+    client_accuracy is the mean of the clients' accuracies, client_accuracy_std their standard deviation over
+    the clients (divided by their number), and client_accuracy_min the smallest. All are nan without clients.
     """
     bins = sums["client_bins"].double()
     clients, center = bins.sum(), torch.arange(BINS + 1, device=bins.device) / BINS
@@ -103,9 +83,8 @@ def client_metrics(sums: Mapping[str, Tensor]) -> dict[str, float]:
 def accept_sums(sums: Mapping[str, Tensor], most: np.ndarray | None) -> str:
     """Return why the sums of another process cannot be used, or "" if they can (see `transfer.Accept`).
 
-    Args:
-        sums: The sums of the process's clients; without "client_bins" they are not checked.
-        most: The number of nodes that each of its clients declared; None if unknown.
+    `most` is the number of nodes that each of the process's clients declared; None if unknown. Sums without
+    "client_bins" are not checked.
     """
     bins, total = sums.get("client_bins"), sums.get("client_accuracy")
     if bins is None or total is None:

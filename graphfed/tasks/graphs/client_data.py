@@ -46,7 +46,6 @@ class ClientData:
     """The data of a site.
 
     Attributes:
-        cohort: The data of the site's clients, with features as `feature_numbers` returns them.
         schema: The description of the data that the site may send to others.
         ids: The user's node ids, a pyarrow array of N texts; None for an exported cohort of a graph without
             ids. They never leave the site and are used for its own predictions.
@@ -62,19 +61,16 @@ class ClientData:
 
     @property
     def clients(self) -> tuple[int, ...]:
-        """The numbers of the site's clients."""
         return self.cohort.clients
 
 
 def read_client(
     path: str | Path, *, split: str, split_seed: int, roster: Sequence[str], client: str
 ) -> ClientData:
-    """Read the file of a site.
+    """Read the file of a site: the description of its tables (.yaml), or an exported cohort (.safetensors).
 
     Args:
-        path: The description of the site's tables (.yaml), or an exported cohort (.safetensors).
-        split: The split of the run, which is used if the tables have no column of parts (`hashed_parts`). An
-            exported cohort has its own parts.
+        split: The split of the run, which is used if the tables have no column of parts (`hashed_parts`).
         roster: The names of all the run's clients, in the order of their numbers.
         client: The name of the site. It is in the roster unless the site is a gateway. A gateway has the
             clients that its description names, in the column of clients or under `clients`, or those of its
@@ -82,8 +78,7 @@ def read_client(
 
     Raises:
         InputError: A table cannot be used, an edge goes to an unknown client or has no endpoint at this site,
-            the split needs the whole graph, or the clients are not those of this site. The message names
-            file, row, column and value, and the fix.
+            the split needs the whole graph, or the clients are not those of this site.
     """
     path = Path(path)
     if len({*roster}) < len(roster):
@@ -108,12 +103,7 @@ def make_client_cohort(
     """Build the cohort that a run trains on, with floating-point numbers in torch's default dtype, except
     features in float64 (see `make_cohort`).
 
-    Args:
-        clients: The numbers of the clients that the run has at this site.
-        num_classes: The number of classes on which all sites agreed.
-
-    Raises:
-        InputError: The data belongs to other clients, or has another number of classes.
+    Raises InputError if the data belongs to other clients, or has another number of classes than agreed.
     """
     cohort = data.cohort
     if cohort.clients != tuple(clients):
@@ -182,12 +172,8 @@ def _read_exported(path: Path, roster: Sequence[str], client: str) -> ClientData
 def assigned_clients(clients: Sequence[int], roster: Sequence[str], client: str) -> tuple[int, ...]:
     """Determine the clients for which a site's exported file must be.
 
-    Args:
-        roster: The names of all the run's clients.
-
-    Returns:
-        The site's own client if it is in the roster. For a gateway, as many consecutive clients as the file
-        has, starting at the file's first client.
+    They are the site's own client if it is in the roster. For a gateway, they are as many consecutive clients
+    as the file has, starting at the file's first client.
     """
     return (roster.index(client),) if client in roster else _block(clients)
 
@@ -207,9 +193,7 @@ class _Rows:
     Attributes:
         client: The number of the run's client of each row, [M].
         texts: The keys of the rows, and then those of the nodes at other clients, M + D texts.
-        ids: The user's ids, M texts.
         label: The labels, M texts; None without such a column.
-        x: The features, [M, F].
         part: The parts of the split, [M]; None without such a column.
         ends: The endpoints of edges, [2, m]: rows, or M plus the position of a node at another client.
         remote_client: The clients of the nodes at other clients, [D].
@@ -268,13 +252,10 @@ def _cohort(
     num_classes: int,
     description: Description,
 ) -> Cohort:
-    """Build the cohort of the rows.
+    """Build the cohort of the rows, whose classes y and parts of the split are [M].
 
-    Args:
-        number: The numbers of the rows' nodes and of the nodes at other clients, [M + D].
-        order: The order of the rows by client and number, [M].
-        y: The class of each row, [M].
-        part: The part of the split of each row, [M].
+    `number` [M + D] are those of the rows' nodes and of the nodes at other clients, and `order` [M] is the
+    order of the rows by client and number.
     """
     count = len(rows.client)
     clients, client = np.unique(rows.client[order], return_inverse=True)

@@ -1,25 +1,23 @@
-"""The inputs of tasks on graphs: a graph, its split and its partition among clients (see `tasks.inputs`)."""
+"""The inputs of tasks on graphs: a graph, its split and its partition among clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphfed.data.datasets import load
 from graphfed.data.dropped import features_in_one_line
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import EdgeSplit
 from graphfed.data.graphs.overview import client_names, overview
 from graphfed.data.partitions.partition import Partition, from_assignment
 from graphfed.data.partitions.partition import partition as make_partition
-from graphfed.data.user_files.graph_description import Description
-from graphfed.data.user_files.graph_files import load_description
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
+from graphfed.tasks.inputs import Inputs, OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
 
@@ -33,14 +31,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphInputs:
-    """The part of `tasks.inputs.Inputs` that all tasks on graphs share.
+class GraphInputs(Inputs):
+    """The inputs of a task on graphs.
 
-    Attributes:
-        graph: The graph; in link prediction with the training edges only.
-        split: The split of its nodes or of its edges.
-        partition: The partition of `graph` among clients.
-        unread: Descriptions of unused keys of the data's description (`DataSource.dropped`).
+    In link prediction `graph` has the training edges only. `unread` describes the unused keys of the data's
+    description (`DataSource.dropped`).
     """
 
     graph: Graph
@@ -50,12 +45,10 @@ class GraphInputs:
 
     @property
     def name(self) -> str:
-        """The name of the graph."""
         return self.graph.name
 
     @property
     def hashes(self) -> dict[str, str]:
-        """The hashes of data, split and partition."""
         return {"data": self.graph.hash, "split": self.split.hash, "partition": self.partition.hash}
 
     @property
@@ -65,7 +58,6 @@ class GraphInputs:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Descriptions of the data that the reader did not use."""
         return self.unread + self.graph.dropped
 
     @property
@@ -76,23 +68,13 @@ class GraphInputs:
 
     @property
     def num_clients(self) -> int:
-        """The number of clients among which the graph is partitioned."""
         return self.partition.num_clients
 
     def task(self, name: str) -> Task:
-        """Describe the task.
-
-        Returns:
-            The task with the graph's numbers of features and classes.
-        """
         return Task(self.graph.num_features, self.graph.num_classes, name)
 
     def check(self, config: RunConfig) -> None:
-        """Check that the method of a run can use these inputs.
-
-        Raises:
-            InputError: The method cannot use the partition, the number of workers or the edge weights.
-        """
+        super().check(config)
         held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
             node = self.graph.node_name(int(held.argmax()))
@@ -113,13 +95,6 @@ class GraphInputs:
                 f"{config.method.name} needs a node at every client, but partition {config.partition!r} "
                 f"has no node at client {int(size.argmin())}; use fewer clients or another partition"
             )
-        clients = 1 if config.method.pooled else self.partition.num_clients
-        # With most partitions the configuration has checked this already, but not with 'ego'.
-        if config.workers is not None and config.workers > clients:
-            raise InputError(
-                f"{config.workers} workers cannot hold {clients} clients; use at most as many workers as "
-                "clients"
-            )
         from graphfed.nn.backbones import BACKBONES
 
         network = config.settings.network
@@ -136,11 +111,6 @@ class GraphInputs:
             config.method.requires.check(self.graph, config.settings)
 
     def described(self, config: RunConfig) -> JsonObject:
-        """Describe graph and partition for the manifest.
-
-        Returns:
-            The keys `data` and `partition` of the manifest.
-        """
         graph, split = self.graph, self.split
         return {
             "data": {
@@ -167,26 +137,15 @@ class GraphInputs:
         }
 
     def overview(self) -> JsonObject:
-        """Compute the content of overview.json.
-
-        Returns:
-            The overview of graph and partition.
-        """
         return overview(self.graph, self.split, self.partition) | {
             "dropped": list(self.dropped),
             "remarks": list(self.graph.remarks),
         }
 
     def threads(self) -> int:
-        """Choose the number of threads if the user does not."""
         return default_threads(self.graph)
 
     def bytes_needed(self, config: RunConfig) -> int:
-        """Estimate the size of a run's files.
-
-        Returns:
-            The size in bytes (see `Inputs.bytes_needed`).
-        """
         graph, settings, method = self.graph, config.settings, config.method
         if method.checkpoint is not None:
             numbers = method.checkpoint(self._extent(config), settings)
@@ -202,11 +161,7 @@ class GraphInputs:
         return CHECKPOINT_BYTES * numbers + self.bytes_of_predictions() + 1_000_000
 
     def bytes_of_predictions(self) -> int:
-        """Estimate the size of predictions.parquet, which has a probability for each node and class.
-
-        Returns:
-            The size in bytes.
-        """
+        """Estimate the size of predictions.parquet, which has a probability for each node and class."""
         return self.graph.num_nodes * (8 * self.graph.num_classes + 64)
 
     def _extent(self, config: RunConfig) -> GraphExtent:
@@ -220,31 +175,15 @@ class GraphInputs:
         return GraphExtent(trained_on.num_clients, graph.num_features, graph.num_classes, pairs)
 
     def bytes_of_partition(self) -> int:
-        """Compute the size of the partition's tables.
-
-        Returns:
-            The size in bytes.
-        """
         return sum(column.nbytes for column in self.partition.tables.values())
 
     def save_partition(self, path: Path) -> None:
-        """Write the partition to a file."""
         self.partition.save(path)
 
     def clients_of(self, method: "Method") -> int:
-        """Return the number of clients in the federation of a method.
-
-        Returns:
-            1 for a method that trains on the pooled graph, else the number of the partition's clients.
-        """
         return 1 if method.pooled else self.partition.num_clients
 
     def parts(self, config: RunConfig, workers: "Sequence[Sequence[int]]") -> "list[Cohort]":
-        """Divide the graph among workers.
-
-        Args:
-            workers: The numbers of each worker's clients.
-        """
         from graphfed.federation.cohort import make_cohort
         from graphfed.methods.common.local_training import as_configured
 
@@ -255,33 +194,17 @@ class GraphInputs:
         )
         return [as_configured(cohort, config.settings) for cohort in cohorts]
 
-    def part_of_server(self, config: RunConfig) -> None:
-        """Return None, because the server has no data."""
-
     def save_for_client(self, part: "Cohort", path: Path) -> None:
-        """Write a worker's cohort to the file with which a site of a rehearsal starts."""
         from graphfed.federation.cohort import Names, save_cohort
 
         save_cohort(part, path, Names(tuple(self.graph.feature_names), tuple(self.graph.class_names)))
 
-    def present(self, absent: Sequence[object]) -> None:
-        """Return None, because every client takes part in predicting."""
-
     def trained_on(self, config: RunConfig) -> Partition:
-        """Return the partition that the method of a run trains on.
-
-        Returns:
-            The run's partition, or the one with all nodes at one client for a method that trains on the
-            pooled graph.
-        """
+        """Return the partition that a run trains on: its own, or one client with all nodes."""
         return pooled_partition(self.graph) if config.method.pooled else self.partition
 
     def stable_ids(self, config: RunConfig) -> np.ndarray | None:
-        """Return the ids that replace the partition's ids in cohorts (see `stable_ids_of`).
-
-        Returns:
-            The ids; None if cohorts have the partition's ids.
-        """
+        """Return the ids in cohorts (see `stable_ids_of`); None if they are those of the partition."""
         from graphfed.federation.cohort import stable_ids_of
 
         return None if config.method.requires.numbered else stable_ids_of(self.graph, self.trained_on(config))
@@ -291,11 +214,7 @@ class GraphInputs:
     ) -> "list[tuple[Cohort, Tensor, Tensor]]":
         """Put the partition's ids into the cohorts of predictions.
 
-        Args:
-            predicted: The cohort and the predictions of each worker.
-
-        Returns:
-            (cohort, rows or pairs [n], logits [n, C] or scores [n]) of each worker.
+        The result is (cohort, rows or pairs [n], logits [n, C] or scores [n]) of each worker.
         """
         from graphfed.federation.cohort import with_partition_ids
 
@@ -303,11 +222,7 @@ class GraphInputs:
         return [(with_partition_ids(cohort, ids), *part) for cohort, part in predicted]
 
     def owners(self, config: RunConfig) -> Partition | None:
-        """Return the partition that gives the clients of predictions if training was pooled.
-
-        Returns:
-            The partition; None if training was not pooled.
-        """
+        """Return the partition that gives the clients of predictions if training was pooled, else None."""
         return self.partition if config.method.pooled else None
 
     @property
@@ -317,13 +232,10 @@ class GraphInputs:
 
 
 def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, centred: bool) -> int:
-    """Count the pairs of a client and a feature that a node of the client has set.
+    """Count the pairs of a client and a feature, of x [N, F], that a node of the client has set.
 
-    Args:
-        x: The features, sparse [N, F].
-        alone: Whether every client scales its features by its own data only.
-        centred: Whether features are centred that are often set, by one client or, if it is not alone, by all
-            together. No client's zeros of them stay zeros.
+    With `alone` every client scales its features by its own data only. With `centred` the features that are
+    often set are centred, by one client or, if it is not alone, by all together; no zeros of them stay zeros.
     """
     from graphfed.methods.common.feature_scaling import SPARSE
 
@@ -340,27 +252,17 @@ def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, cen
 
 
 def check_features(config: RunConfig, graph: Graph) -> None:
-    """Check that a graph has features, which every method needs.
-
-    Raises:
-        InputError: It has none.
-    """
+    """Raise InputError if a graph has no features, which every method needs."""
     if graph.x is None:
         raise InputError(
             f"{config.method.name} needs features, and {graph.name!r} has none; give the graph features x"
         )
 
 
-def partition_graph(
-    config: RunConfig, graph: Graph, on_stage: Callable[[str], None] = no_stages
-) -> Partition:
+def partition_graph(config: RunConfig, graph: Graph, on_stage: OnStage = no_stages) -> Partition:
     """Compute the partition of a run, or read it from its file.
 
-    Args:
-        on_stage: A function that is called with a text at the start of the stage.
-
-    Raises:
-        InputError: The graph cannot be partitioned as the run asks, or the file belongs to another graph.
+    Raises InputError if the graph cannot be partitioned as the run asks, or the file is of another graph.
     """
     on_stage(f"partitioning {graph.num_nodes} nodes and {graph.num_edges} edges ({config.partition})")
     if config.partition_file is None:
@@ -373,11 +275,7 @@ def partition_graph(
 
 
 def with_client_remarks(graph: Graph, partition: Partition) -> Graph:
-    """Add a remark if some clients of a partition hold no node, although they count as clients of the run.
-
-    Returns:
-        The graph with the remark; the same graph if every client holds a node.
-    """
+    """Add a remark if some clients of a partition hold no node, although they count as clients of the run."""
     empty = partition.num_clients - len(np.unique(partition.held_client))
     if not empty:
         return graph
@@ -389,33 +287,10 @@ def with_client_remarks(graph: Graph, partition: Partition) -> Graph:
     return replace(graph, remarks=(*graph.remarks, remark))
 
 
-def load_graph(config: RunConfig, graphs: LoadedData | None = None) -> Graph:
-    """Load the graph of a run.
-
-    Args:
-        graphs: A dictionary that keeps loaded data for further runs.
-
-    Raises:
-        InputError: A file cannot be used, or the graph does not fit into memory.
-    """
-    if isinstance(config.data, Graph):
-        return config.data
-    key = (config.data, config.data_dir, tuple(config.data_options.items()))
-    graphs = {} if graphs is None else graphs
-    if key not in graphs:
-        try:
-            if isinstance(config.data, str):
-                loaded = load(config.data, config.data_dir, **config.data_options)
-                assert isinstance(loaded, Graph), "make_config accepts only data of the task's kind"
-            else:
-                assert isinstance(config.data, Description)
-                loaded = load_description(config.data)
-            graphs[key] = loaded
-        except MemoryError:
-            given = "".join(f", data.{key}={value}" for key, value in config.data_options.items())
-            raise InputError(f"data {config.data_name!r} does not fit into memory{given}") from None
-    graph = graphs[key]
-    assert isinstance(graph, Graph)
+def load_graph(config: RunConfig, loaded: LoadedData | None = None) -> Graph:
+    """Load the graph of a run (see `load_once`)."""
+    graph = load_once(config, {} if loaded is None else loaded)
+    assert isinstance(graph, Graph), "make_config accepts only data of the task's kind"
     return graph
 
 

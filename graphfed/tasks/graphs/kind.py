@@ -18,135 +18,117 @@ from graphfed.federation.secure.protection import needs_parts
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
 from graphfed.methods.parts import sum_protection
-from graphfed.tasks.base import DataKind, ParticipantFiles
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
+from graphfed.tasks.kind import DataKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def located_cohorts(fed: Federation, parts: Sequence[Cohort], servers: Sequence[None]) -> Located[Cohort]:
-    return fed.locate(CLIENTS, "data", parts)
+class GraphKind(DataKind[ClientData, Cohort, None, None]):
+    """Graphs: nodes with features and labels, and the edges between them."""
+
+    name = "graph"
+    default = "digits"
+
+    def save(self, part: Cohort, path: Path) -> None:
+        save_cohort(part, path)
+
+    def load(self, path: Path) -> Cohort:
+        return load_cohort(path)
+
+    def located(self, fed: Federation, parts: Sequence[Cohort], servers: Sequence[None]) -> Located[Cohort]:
+        return fed.locate(CLIENTS, "data", parts)
+
+    def read(self, arguments: JsonObject, path: Path, site: str) -> ClientData:
+        return read_client(
+            path,
+            split=arguments["split"],
+            split_seed=arguments["split_seed"],
+            roster=arguments["roster"],
+            client=site,
+        )
+
+    def agree(self, contents: Mapping[str, JsonObject], server: None) -> JsonObject:
+        schemas = {
+            client: Schema.from_json(content, f"the schema that {client} sent")
+            for client, content in contents.items()
+        }
+        compare_schemas(schemas)
+        first = next(iter(schemas.values()))
+        return {
+            "num_features": len(first.feature_names),
+            "num_classes": len(first.class_names),
+            "owners_known": first.owners_known,
+        }
+
+    def task(self, agreed: JsonObject) -> Task:
+        return Task(agreed["num_features"], agreed["num_classes"])
+
+    def facts(self, schema: JsonObject) -> JsonObject:
+        return {
+            "features": len(schema["feature_names"]),
+            "classes": len(schema["class_names"]),
+            "feature_names": [name for name in schema["feature_names"] if name],
+            "class_names": [name for name in schema["class_names"] if name],
+            "edge_weights": schema["weighted"],
+        }
+
+    def declared(self, own: ClientData, method: Method, config: object) -> dict[str, list[int]]:
+        cohort, declared = own.cohort, {}
+        if "training_counts" in method.sends.messages:
+            declared["train"] = cohort.counts(cohort.train).tolist()
+        # With a hidden sum the server learns no client's number of nodes from the scores.
+        if not needs_parts(sum_protection(config)):
+            declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
+        return declared
+
+    def arrays(self, own: ClientData) -> dict[str, np.ndarray]:
+        return cohort_arrays(own.cohort)
+
+    def part(self, own: ClientData, clients: Sequence[int], task: Task, device: torch.device) -> Cohort:
+        return make_client_cohort(own, clients, task.num_classes, device=device)
+
+    def rows(self, own: ClientData, config: object) -> int:
+        return own.cohort.num_rows
+
+    def table(self, own: ClientData, part: Cohort, predicted: Predicted) -> "pa.Table":
+        """Build a table with a row for every node that a site's clients own, in their order.
+
+        The columns are the node's id (the number of an exported node), client, part of the split, label and
+        prediction as names of classes, and all probabilities.
+        """
+        import pyarrow as pa
+
+        rows, logits = predicted
+        row = rows.cpu().numpy()
+        probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
+        names = [name or str(c) for c, name in enumerate(own.schema.class_names)]
+        masks = [getattr(part, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
+        label = part.y[rows].cpu().numpy()
+        split = np.select(masks, [0, 1, 2], 3).astype(np.int8)
+        columns = {
+            "id": pa.array(part.id.cpu().numpy()[row]) if own.ids is None else own.ids.take(pa.array(row)),
+            "client": pa.array(np.asarray(part.clients)[part.client.cpu().numpy()[row]]),
+            "split": pa.DictionaryArray.from_arrays(split, ["train", "val", "test", "none"]),
+            "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
+            "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
+        }
+        columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
+        return pa.table(columns)
+
+    def summarise(self, path: Path, roster: Sequence[str], name: str) -> str:
+        read = read_client(path, split="default", split_seed=0, roster=roster, client=name)
+        cohort = read.cohort
+        named = [name for name in read.schema.class_names if name]
+        return (
+            f"{cohort.num_rows} nodes, {cohort.edge_index.shape[1] // 2} edges, "
+            f"{cohort.num_features} features, {cohort.num_classes} classes"
+            + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
+            + "".join(f"; {line}" for line in (in_one_line(read.dropped), *read.remarks) if line)
+        )
 
 
-def read_graph_client(arguments: JsonObject, path: Path, client: str) -> ClientData:
-    return read_client(
-        path,
-        split=arguments["split"],
-        split_seed=arguments["split_seed"],
-        roster=arguments["roster"],
-        client=client,
-    )
-
-
-def agree_on_graphs(contents: Mapping[str, JsonObject], _: None) -> JsonObject:
-    """Compare the schemas of all sites, in JSON by the site's name, and derive the task's numbers."""
-    schemas = {
-        client: Schema.from_json(content, f"the schema that {client} sent")
-        for client, content in contents.items()
-    }
-    compare_schemas(schemas)
-    first = next(iter(schemas.values()))
-    return {
-        "num_features": len(first.feature_names),
-        "num_classes": len(first.class_names),
-        "owners_known": first.owners_known,
-    }
-
-
-def graph_task(agreed: JsonObject) -> Task:
-    return Task(agreed["num_features"], agreed["num_classes"])
-
-
-def graph_facts(schema: JsonObject) -> JsonObject:
-    return {
-        "features": len(schema["feature_names"]),
-        "classes": len(schema["class_names"]),
-        "feature_names": [name for name in schema["feature_names"] if name],
-        "class_names": [name for name in schema["class_names"] if name],
-        "edge_weights": schema["weighted"],
-    }
-
-
-def graph_declared(own: ClientData, method: Method, config: object) -> dict[str, list[int]]:
-    """Count the nodes of those parts of the split whose numbers the run sends to the server anyway."""
-    cohort, declared = own.cohort, {}
-    if "training_counts" in method.sends.messages:
-        declared["train"] = cohort.counts(cohort.train).tolist()
-    if not needs_parts(sum_protection(config)):
-        declared |= {part: cohort.counts(getattr(cohort, part)).tolist() for part in ("val", "test")}
-    return declared
-
-
-def graph_arrays(own: ClientData) -> dict[str, np.ndarray]:
-    return cohort_arrays(own.cohort)
-
-
-def graph_part(own: ClientData, clients: Sequence[int], task: Task, device: torch.device) -> Cohort:
-    return make_client_cohort(own, clients, task.num_classes, device=device)
-
-
-def graph_rows(own: ClientData, config: object) -> int:
-    return own.cohort.num_rows
-
-
-def node_table(own: ClientData, cohort: Cohort, predicted: Predicted) -> "pa.Table":
-    """Build a site's predictions.parquet, with a row for every node that its clients own, in their order.
-
-    The columns are the node's id (the number of an exported node), client, part of the split, label and
-    prediction as names of classes, and all probabilities.
-    """
-    import pyarrow as pa
-
-    rows, logits = predicted
-    row = rows.cpu().numpy()
-    probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
-    names = [name or str(c) for c, name in enumerate(own.schema.class_names)]
-    masks = [getattr(cohort, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
-    label = cohort.y[rows].cpu().numpy()
-    parts = np.select(masks, [0, 1, 2], 3).astype(np.int8)
-    columns = {
-        "id": pa.array(cohort.id.cpu().numpy()[row]) if own.ids is None else own.ids.take(pa.array(row)),
-        "client": pa.array(np.asarray(cohort.clients)[cohort.client.cpu().numpy()[row]]),
-        "split": pa.DictionaryArray.from_arrays(parts, ["train", "val", "test", "none"]),
-        "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
-        "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
-    }
-    columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
-    return pa.table(columns)
-
-
-def summarise_client(path: Path, roster: Sequence[str], name: str) -> str:
-    """Describe the content of a site's file in one line for its operator."""
-    read = read_client(path, split="default", split_seed=0, roster=roster, client=name)
-    cohort = read.cohort
-    named = [name for name in read.schema.class_names if name]
-    return (
-        f"{cohort.num_rows} nodes, {cohort.edge_index.shape[1] // 2} edges, "
-        f"{cohort.num_features} features, {cohort.num_classes} classes"
-        + (f" ({', '.join(named[:10])}{', ...' if len(named) > 10 else ''})" if named else "")
-        + "".join(f"; {line}" for line in (in_one_line(read.dropped), *read.remarks) if line)
-    )
-
-
-GRAPHS: DataKind[Cohort, None] = DataKind(
-    name="graph",
-    default="digits",
-    save=save_cohort,
-    load=load_cohort,
-    located=located_cohorts,
-    participants=ParticipantFiles(
-        read=read_graph_client,
-        agree=agree_on_graphs,
-        task=graph_task,
-        facts=graph_facts,
-        arrays=graph_arrays,
-        part=graph_part,
-        table=node_table,
-        rows=graph_rows,
-        summarise=summarise_client,
-        declared=graph_declared,
-    ),
-)
+GRAPHS = GraphKind()

@@ -11,7 +11,6 @@ enough (`ranking`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import RowIds
 from graphfed.federation.secure.aggregation import secure_sum
-from graphfed.methods.base import Task
-from graphfed.methods.parts import sum_protection
-from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.evaluation import HIDDEN_SCORES, Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
 
@@ -66,10 +63,16 @@ CURVE = 200
 # ---- functions run at the clients --------------------------------------------------------------------------
 
 
+def pairs_of(cohort: Cohort, target: str) -> tuple[Tensor, Tensor]:
+    """Return the client that scores each of a target's pairs, [n], and whether the pair is an edge, [n]."""
+    assert cohort.links is not None
+    pairs = cohort.pairs(target)
+    return cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
+
+
 def pair_rows(cohort: Cohort, target: str) -> RowIds:
     """Number each client's pairs from 0. These ids of rows do not depend on the nodes."""
-    assert cohort.links is not None
-    client = cohort.client[cohort.links.row[cohort.pairs(target)]]
+    client, _ = pairs_of(cohort, target)
     count = torch.bincount(client, minlength=cohort.num_clients)
     return RowIds(torch.arange(len(client), device=client.device) - (count.cumsum(0) - count)[client], client)
 
@@ -77,33 +80,31 @@ def pair_rows(cohort: Cohort, target: str) -> RowIds:
 def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
     """Return whether each client has training edges, validation pairs and test pairs, bool [K_h, 3]."""
     clients = [cohort.client[cohort.degree(with_cross=True) > 0]]
-    clients += [pair_rows(cohort, target).client for target in ("val", "test")]
+    clients += [pairs_of(cohort, target)[0] for target in ("val", "test")]
     return torch.stack([torch.bincount(client, minlength=cohort.num_clients) > 0 for client in clients], 1)
 
 
 def coded_pairs(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
     """Encode the message for each pair, uint8 [n, 5]: four bytes of the score's code and the label."""
-    assert cohort.links is not None
-    code = (
-        torch.where(scores.float().isfinite(), ranking.codes(scores), NOT_FINITE)
-        .view(-1, 1)
-        .view(torch.uint8)
-    )
-    return torch.cat([code, cohort.links.label[cohort.pairs(target), None].to(torch.uint8)], 1)
+    _, label = pairs_of(cohort, target)
+    code = torch.where(scores.float().isfinite(), ranking.codes(scores), NOT_FINITE)
+    return torch.cat([code.view(-1, 1).view(torch.uint8), label[:, None].to(torch.uint8)], 1)
+
+
+def pair_losses(label: Tensor, scores: Tensor) -> Tensor:
+    """Compute -log sigma(s) of edges and -log sigma(-s) of negative pairs, float64 [n]."""
+    # softplus is finite where the logarithm of a rounded probability would be infinite.
+    return softplus(torch.where(label, -1.0, 1.0).double() * scores.double())
 
 
 def summed_loss(cohort: Cohort, scores: Tensor, target: str) -> Tensor:
-    """Sum -log sigma(s) over the cohort's edges and -log sigma(-s) over its negative pairs, float64."""
-    assert cohort.links is not None
-    sign = torch.where(cohort.links.label[cohort.pairs(target)], -1.0, 1.0)
-    return softplus(sign.double() * scores.double()).sum()
+    return pair_losses(pairs_of(cohort, target)[1], scores).sum()
 
 
 def every_count(cohort: Cohort, scores: Tensor, target: str, edges: Tensor) -> Tensor:
     """Count each client's pairs with a finite score in each bin, [K, 1, 2, B]: negative pairs, then edges."""
-    assert cohort.links is not None
-    pairs, finite = cohort.pairs(target), scores.float().isfinite()
-    client, label = cohort.client[cohort.links.row[pairs]][finite], cohort.links.label[pairs][finite]
+    finite = scores.float().isfinite()
+    client, label = (x[finite] for x in pairs_of(cohort, target))
     code, one = ranking.codes(scores[finite])[None], torch.ones_like(client)
     edges = edges.to(code.device)
     return ranking.count(code, label[None], one, client, cohort.num_clients, edges).double()
@@ -113,11 +114,10 @@ def every_score(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor
     """Count each client's pairs in the first bins, [K, 1, 2, B], and those without a finite score, [K, 2],
     and sum the loss of the others, [K].
     """
-    assert cohort.links is not None
-    pairs, finite = cohort.pairs(target), scores.float().isfinite()
-    client, label = cohort.client[cohort.links.row[pairs]], cohort.links.label[pairs]
-    sign = torch.where(label, -1.0, 1.0).double()
-    losses = softplus(sign * scores.double()).where(finite, 0.0)
+    client, label = pairs_of(cohort, target)
+    finite = scores.float().isfinite()
+    # A hidden sum accepts finite numbers only; `lost` says what is left out.
+    losses = pair_losses(label, scores).where(finite, 0.0)
     lost = torch.bincount((client * 2 + label)[~finite], minlength=2 * cohort.num_clients)
     return {
         "counts": every_count(cohort, scores, target, first_edges()),
@@ -127,31 +127,15 @@ def every_score(cohort: Cohort, scores: Tensor, target: str) -> dict[str, Tensor
 
 
 def first_edges() -> Tensor:
-    """Return the edges of the first bins, [1, B - 1]."""
     return ranking.first_edges(1, BINS)
-
-
-def all_pairs(cohort: Cohort, scores: Tensor) -> tuple[Tensor, Tensor]:
-    return cohort.pairs("all"), scores
-
-
-def pairs_of_target(cohort: Cohort, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """Select the scores of a target's pairs from those of all pairs."""
-    return kept[1][cohort.pairs(target)]
 
 
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
 def pair_scores(rows: Tensor, loss: Tensor) -> Scored:
-    """Compute the metrics from the clients' messages.
-
-    Args:
-        rows: The messages of all pairs, uint8 [M, 5] (see `coded_pairs`).
-        loss: The summed loss, [].
-
-    Returns:
-        The metrics, with the points of the ROC curve for the report.
+    """Compute the metrics from the messages of all pairs, uint8 [M, 5] (see `coded_pairs`), and the summed
+    loss.
     """
     rows = rows.cpu()
     code, label = rows[:, :4].reshape(-1).view(torch.int32), rows[:, 4] != 0
@@ -192,7 +176,6 @@ def scored_sum(sums: Mapping[str, Tensor], blocks: Blocks) -> Scored:
 
 
 def _scored(blocks: Blocks, loss: Tensor, lost: bool) -> Scored:
-    """Compute the metrics from the numbers of edges and of negative pairs in each block."""
     count = float((blocks.positives + blocks.negatives).sum())
     auc = float(ranking.ranked_metrics(blocks)["auc"])
     metrics = {"auc": auc, "loss": float(loss) / count if count else float("nan")}
@@ -212,10 +195,10 @@ def _curve(blocks: Blocks) -> list[list[float]]:
 
 
 #: A function (scores at the clients, target, name) -> metrics at the server.
-_Score = Callable[[Located, str, str], Located]
+ScorePairs = Callable[[Located, str, str], Located]
 
 
-def scored_one_by_one(fed: Federation, data: Located) -> _Score:
+def scored_one_by_one(fed: Federation, data: Located) -> ScorePairs:
     """Prepare the scoring in plaintext, where the server reads the score of every pair."""
     routes = {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
@@ -233,7 +216,7 @@ def scored_one_by_one(fed: Federation, data: Located) -> _Score:
     return score
 
 
-def scored_as_counts(fed: Federation, data: Located) -> _Score:
+def scored_as_counts(fed: Federation, data: Located) -> ScorePairs:
     """Prepare the hidden scoring, where the server learns only how many pairs have scores in each bin."""
     like, finer_like = fed.server.run(no_pairs), fed.server.run(no_counts, BINS)
 
@@ -253,38 +236,4 @@ def scored_as_counts(fed: Federation, data: Located) -> _Score:
 
 
 #: The scoring for each protection of sums.
-_SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}
-
-
-def prepare(fed: Federation, data: Located, task: Task, config: Any) -> _Score:
-    """Prepare the scoring of pairs with the run's protection of sums."""
-    return _SCORED[sum_protection(config)](fed, data)
-
-
-def score(
-    fed: Federation,
-    data: Located,
-    scores: Located,
-    target: str,
-    name: str,
-    prepared: _Score,
-    config: Any,
-) -> tuple[None, Located]:
-    """Compute the metrics at the server. Clients have no scores of their own."""
-    return None, prepared(scores, target, name)
-
-
-def decides(config: Any, prepared: object) -> str:
-    return "auc"
-
-
-LINKS = Evaluation(
-    decides=decides,
-    messages=MESSAGES,
-    prepare=prepare,
-    parts=("training edges", "validation pairs", "test pairs"),
-    has_parts=has_parts,
-    score=score,
-    keep=all_pairs,
-    of_target=pairs_of_target,
-)
+SCORED = {"plaintext": scored_one_by_one, "secure": scored_as_counts}

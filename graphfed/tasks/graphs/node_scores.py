@@ -17,24 +17,18 @@ Shapes: K clients, C classes, G = 1 score for two classes and C otherwise, B bin
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from graphfed.errors import InputError
-from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
-from graphfed.federation.secure.aggregation import SumForm, check_sums, protected_sum
+from graphfed.federation.secure.aggregation import SumForm
 from graphfed.federation.transfer import describe_value
 from graphfed.files import JsonObject
-from graphfed.methods.base import Task
-from graphfed.methods.parts import clients_in_round, sum_protection
-from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.tasks.evaluation import Scored
 from graphfed.tasks.graphs import ranking
 from graphfed.tasks.graphs.client_accuracy import (
     accept_sums,
@@ -43,7 +37,7 @@ from graphfed.tasks.graphs.client_accuracy import (
     client_metrics,
     own_accuracy,
 )
-from graphfed.tasks.graphs.ranking import Blocks, Division, refine_until
+from graphfed.tasks.graphs.ranking import Blocks, Division
 
 MESSAGES = {
     "val_classes": "With aggregation=plaintext, once: each client sends the server the number of its "
@@ -89,33 +83,21 @@ FINER_BINS = 256
 class Selection:
     """The agreement of all clients before training on how rounds are selected.
 
-    Attributes:
-        positive: The positive class of two classes; 1 for more classes, where it is not used.
+    `positive` is the positive class of two classes; 1 for more classes, where it is not used.
     """
 
     metric: str
     positive: int
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """The values that every scoring needs: the selection and the number of classes."""
-
-    selection: Selection
-    num_classes: int
-
-
 def bins_of(num_classes: int) -> int:
-    """Return the number of bins of a histogram. It falls with the number of classes, so messages stay small.
-
-    Returns:
-        B.
+    """Return the number B of bins of a histogram. It falls with the number of classes, so messages stay
+    small.
     """
     return 1024 if num_classes == 2 else max(64, 2048 // num_classes)
 
 
 def first_edges(num_classes: int) -> Tensor:
-    """Return the edges of the first bins, [G, B - 1]."""
     return ranking.first_edges(1 if num_classes == 2 else num_classes, bins_of(num_classes))
 
 
@@ -125,19 +107,14 @@ def first_edges(num_classes: int) -> Tensor:
 def score_clients(
     cohort: Cohort, logits: Tensor, target: str, selection: Selection | None
 ) -> dict[str, Tensor]:
-    """Score every client's predictions of a part.
+    """Score every client's predictions of a part, from the logits [n, C] of its rows.
 
-    Args:
-        logits: The logits of the rows of `target`, [n, C].
-        selection: The metric by which clients select their own rounds; None if they do not.
+    - confusion: the number of nodes per class and prediction, [K, C, C + 1], in SCORE_UNITS. The last
+      column counts rows whose logits are not all finite, because training has diverged.
+    - loss: the summed cross-entropy, [K].
+    - decides (with `selection`): the client's value of the selecting metric, [K]; nan if it is undefined.
 
-    Returns:
-        These sums for every client:
-
-        - confusion: the number of nodes per class and prediction, [K, C, C + 1], in SCORE_UNITS. The last
-          column counts rows whose logits are not all finite, because training has diverged.
-        - loss: the summed cross-entropy, [K].
-        - decides (with `selection`): the client's value of the selecting metric, [K]; nan if it is undefined.
+    `selection` is None if clients do not select their own rounds.
     """
     rows = cohort.rows(target)
     y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
@@ -221,14 +198,9 @@ def count_scores(
 def blocks_by_client(
     cohort: Cohort, logits: Tensor, target: str, positive: int, *, per_client: bool = True
 ) -> Blocks:
-    """Rank every client's scores of a part exactly.
+    """Rank every client's scores of a part exactly, in K * G rankings.
 
-    Args:
-        logits: The logits of the rows of `target`, [n, C].
-        per_client: Whether every client's nodes are ranked apart.
-
-    Returns:
-        K * G rankings, or the G of all nodes together.
+    Without `per_client` there are the G rankings of all nodes together.
     """
     nodes = _ranked(cohort, logits, target, positive)
     groups = len(nodes.code)
@@ -263,14 +235,7 @@ def in_nodes(counts: Tensor) -> dict[str, Tensor]:
 
 
 def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Sum scores over the clients of a cohort.
-
-    Args:
-        scores: The result of `score_clients`.
-
-    Returns:
-        The sums, without `decides`.
-    """
+    """Sum the result of `score_clients`, without `decides`, over the clients of a cohort."""
     return {k: v.sum(0) for k, v in scores.items() if k != "decides"}
 
 
@@ -330,7 +295,6 @@ def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
-    """Return whether each client has nodes in each part of the split, bool [K_h, 3]."""
     return torch.stack([cohort.counts(mask) > 0 for mask in (cohort.train, cohort.val, cohort.test)], 1)
 
 
@@ -347,41 +311,16 @@ def better_clients(scores: dict[str, Tensor], best: Tensor | None) -> tuple[Tens
     return better, torch.where(better, value, best)
 
 
-def owned_rows(cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of all owned nodes with their logits.
-
-    Args:
-        logits: The logits for the target "all", [n, C].
-
-    Returns:
-        The rows, [n], and the logits, [n, C].
-    """
-    return cohort.rows("all"), logits
-
-
-def rows_of_target(cohort: Cohort, predictions: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """Select the logits of a target's rows from those of all owned rows."""
-    rows, logits = predictions
-    position = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
-    position[rows] = torch.arange(len(rows), device=rows.device)
-    return logits[position[cohort.rows(target)]]
-
-
 # ---- metrics of sums ---------------------------------------------------------------------------------------
 
 
 def metrics_of(sums: Mapping[str, Tensor], blocks: Blocks | None = None) -> dict[str, float]:
-    """Compute the metrics of a sum over clients.
+    """Compute the metrics of a sum over clients: confusion [C, C + 1] in SCORE_UNITS, and loss [].
 
-    Args:
-        sums: Confusion [C, C + 1] and loss []; counts are in SCORE_UNITS.
-        blocks: The counts of scores, in nodes; None if they were not sent.
-
-    Returns:
-        The metrics by name, nan if undefined: accuracy, macro_f1 (over the classes that occur or are
-        predicted), balanced_accuracy (the mean recall of the classes that occur) and the mean cross-entropy
-        `loss`. With `blocks` also auc and average_precision and, for two classes, recall_at_1_percent. With
-        the sums of `client_accuracy` also its metrics.
+    The metrics are accuracy, macro_f1 (over the classes that occur or are predicted), balanced_accuracy (the
+    mean recall of the classes that occur) and the mean cross-entropy `loss`, nan if undefined. With `blocks`,
+    the counts of scores in nodes, also auc and average_precision and, for two classes, recall_at_1_percent.
+    With the sums of `client_accuracy` also its metrics.
     """
     metrics = {name: float(value) for name, value in _metrics(sums).items()}
     if blocks is not None:
@@ -415,13 +354,11 @@ def _mean_where(values: Tensor, known: Tensor) -> Tensor:
 
 
 def choose_selection(counts: Tensor, select: str) -> Selection:
-    """Choose the metric that selects rounds, and the positive class.
+    """Choose the metric that selects rounds, and the positive class, from the class counts of all clients'
+    validation nodes, [C].
 
     ``select=auto`` means accuracy. If a class is dominant (`DOMINANT`), it means average precision for two
     classes that both occur, and balanced accuracy for more classes.
-
-    Args:
-        counts: The numbers of all clients' validation nodes of each class, [C].
     """
     positive = 0 if len(counts) == 2 and counts[0] < counts[1] else 1
     if select != "auto":
@@ -432,16 +369,11 @@ def choose_selection(counts: Tensor, select: str) -> Selection:
 
 
 def is_dominated(counts: Tensor) -> bool:
-    """Decide whether one class is dominant (`DOMINANT`), from the class counts [C]."""
     return bool(counts.max() > DOMINANT * counts.sum())
 
 
 def headline_of(counts: Tensor) -> tuple[str, ...]:
-    """List the most informative metrics for nodes with given class counts, the most informative first.
-
-    Args:
-        counts: The numbers of nodes of each class, [C].
-    """
+    """List the most informative metrics for nodes with the class counts [C], the most informative first."""
     if not is_dominated(counts):
         return ("accuracy", "macro_f1")
     two = ("average_precision", "auc", "recall_at_1_percent")
@@ -449,7 +381,6 @@ def headline_of(counts: Tensor) -> tuple[str, ...]:
 
 
 def agreed_selection(counts: Tensor, select: str) -> JsonObject:
-    """Choose a selection and return it as control values."""
     selection = choose_selection(counts, select)
     return {"metric": selection.metric, "positive": selection.positive}
 
@@ -543,7 +474,7 @@ def _classes(confusion: Tensor) -> list[dict[str, float | None]]:
 
 
 def accept_scores(target: str, sums: Mapping[str, Tensor], declared: Mapping[str, np.ndarray]) -> str:
-    """Return why the scores of another process cannot be used, or "" if they can (see `transfer.Accept`).
+    """Return why another process's scores cannot be used, or "" if they can (see `transfer.Accept`).
 
     The scores are those that `total` returns for the process's clients and the nodes of `target`.
     """
@@ -573,108 +504,8 @@ def accept_counts(target: str, counts: Tensor, declared: Mapping[str, np.ndarray
     return ""
 
 
-# ---- the evaluation ----------------------------------------------------------------------------------------
+# ---- the sums ----------------------------------------------------------------------------------------------
 
 CLASS_COUNTS = SumForm(sum_over_clients, in_nodes, no_counts, summed_counts)
-_SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
-_COUNTS = SumForm(total_counts, every_count, no_counts_of_scores, in_units)
-
-
-def prepare(fed: Federation, data: Located, task: Task, config: Any) -> _Prepared:
-    """Agree on the metric that selects rounds, from the class counts of all validation nodes.
-
-    Raises InputError if the metric of the setting `select` is not defined for the data.
-    """
-    if config.selection.select == "recall_at_1_percent" and task.num_classes != 2:
-        raise InputError(
-            f"select=recall_at_1_percent needs data with two classes, and the data has {task.num_classes}; "
-            "use balanced_accuracy or average_precision"
-        )
-    check_sums(fed, sum_protection(config), clients_in_round(config, fed.num_clients))
-    counts = protected_sum(
-        fed,
-        CLASS_COUNTS,
-        fed.clients.run(count_classes, data, "val"),
-        protection=sum_protection(config),
-        name="val_classes",
-        hidden_name=HIDDEN_SCORES,
-        like=(task.num_classes,),
-    )
-    agreed = fed.control(
-        agreed_selection,
-        counts,
-        config.selection.select,
-        name="selection",
-        values={"metric": str, "positive": int},
-    )
-    return _Prepared(Selection(str(agreed["metric"]), int(agreed["positive"])), task.num_classes)
-
-
-def score(
-    fed: Federation,
-    data: Located,
-    logits: Located,
-    target: str,
-    name: str,
-    prepared: _Prepared,
-    config: Any,
-) -> tuple[Located, Located]:
-    """Compute every client's scores at the clients, and the metrics of their sum at the server.
-
-    The scores of nodes are counted for the final metrics. They are counted in every evaluation if rounds are
-    selected by a metric that needs them. The sums of `client_accuracy` are sent with the final scores.
-    """
-    selection, final = prepared.selection, name.startswith("final_")
-    ranked = final or selection.metric in RANKED
-    positive = selection.positive if ranked else None
-    scores = fed.clients.run(score_clients, data, logits, target, selection)
-    sums = protected_sum(
-        fed,
-        _SCORES,
-        *(scores, data, logits, target, positive, final),
-        protection=sum_protection(config),
-        name=f"{name}_scores",
-        hidden_name=HIDDEN_SCORES,
-        like=(prepared.num_classes, ranked, final),
-        # The loss of a client whose training has diverged is not finite; the training of others may go on.
-        finite=False,
-        accept=partial(accept_scores, target),
-    )
-    if not ranked:
-        return scores, fed.server.run(scored, sums, selection, None)
-
-    bins = max(FINER_BINS, bins_of(prepared.num_classes))
-
-    def count_again(edges: Located) -> Located:
-        return protected_sum(
-            fed,
-            _COUNTS,
-            *(data, logits, target, selection.positive, edges),
-            protection=sum_protection(config),
-            name=f"{name}_finer_scores",
-            hidden_name=HIDDEN_SCORES,
-            like=(prepared.num_classes, bins),
-            accept=partial(accept_counts, target),
-        )
-
-    first = fed.server.run(first_blocks, sums)
-    blocks = refine_until(fed, first, count_again, refined, bins, TOLERANCE, name)
-    return scores, fed.server.run(scored, sums, selection, blocks)
-
-
-def decides(config: Any, prepared: _Prepared) -> str:
-    """Return the metric that selects rounds."""
-    return prepared.selection.metric
-
-
-NODES = Evaluation(
-    decides=decides,
-    messages=MESSAGES,
-    prepare=prepare,
-    parts=("training nodes", "validation nodes", "test nodes"),
-    has_parts=has_parts,
-    score=score,
-    keep=owned_rows,
-    of_target=rows_of_target,
-    better_clients=better_clients,
-)
+SCORES = SumForm(total_scores, every_score, no_scores, opened_scores)
+SCORE_COUNTS = SumForm(total_counts, every_count, no_counts_of_scores, in_units)

@@ -20,14 +20,10 @@ def cohort_predictions(
     partition: Partition,
     owners: Partition | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Collect the predictions of all workers.
+    """Collect the nodes, their clients, [n] each, and the logits [n, C] from all workers.
 
-    Args:
-        parts: (cohort, rows [n], logits [n, C]) of every worker.
-        owners: If training was pooled at one client, the partition that gives the clients of each node.
-
-    Returns:
-        The nodes, [n]; their clients, [n]; and the logits, [n, C].
+    `parts` is (cohort, rows [n], logits [n, C]) of every worker. If training was pooled at one client,
+    `owners` is the partition that gives the clients of each node.
     """
     clients, ids, logits = [], [], []
     for cohort, rows, part in parts:
@@ -55,17 +51,12 @@ def predictions_table(
     client_names: Sequence[str],
     class_names: Sequence[str] | None = None,
 ) -> "pa.Table":
-    """Build the table of predictions.
+    """Build the table of the result of `cohort_predictions`, sorted by node, then client.
 
-    Args:
-        predicted: The result of `cohort_predictions`.
-        client_names: The names that the data gives to the clients; () if it gives none.
-        class_names: The names of the model's classes, if they differ from those of the graph.
-
-    Returns:
-        A pyarrow table, sorted by node, then client. Its columns are node, client, split (train, val, test or
-        none), label (null if unknown), prediction, its probability, and probability_0 ... probability_{C-1}.
-        If the graph has names, it also has id, client_name, label_name and prediction_name.
+    Its columns are node, client, split (train, val, test or none), label (null if unknown), prediction, its
+    probability, and probability_0 ... probability_{C-1}. If the graph has names, it also has id, client_name,
+    label_name and prediction_name. `class_names` are those of the model, if they differ from those of the
+    graph.
     """
     import pyarrow as pa
 

@@ -21,16 +21,11 @@ def cohort_pairs(
     partition: Partition,
     owners: Partition | None,
 ) -> dict[str, np.ndarray]:
-    """Collect the predictions of all workers.
+    """Collect the predictions of all workers, (cohort, pairs [n], scores [n]) each, in columns.
 
-    Args:
-        parts: (cohort, pairs [n], scores [n]) of every worker.
-        owners: If training was pooled at one client, the partition that gives the client of each node.
-
-    Returns:
-        Columns of one entry per pair. source is the node at the client that scores the pair, target the other
-        node, client that client, label whether the pair is an edge, part a position in `link_splits.PARTS`,
-        and score the score.
+    source is the node at the client that scores the pair, target the other node, client that client, label
+    whether the pair is an edge, part a position in `link_splits.PARTS`, and score the score. If training was
+    pooled at one client, `owners` is the partition that gives the client of each node.
     """
     columns: dict[str, list[np.ndarray]] = {}
     for cohort, pairs, scores in parts:
@@ -52,16 +47,10 @@ def cohort_pairs(
 
 
 def pairs_table(predicted: dict[str, np.ndarray], graph: "Graph", client_names: Sequence[str]) -> "pa.Table":
-    """Build the table of predictions.
+    """Build the table of the result of `cohort_pairs`, sorted by source, then target.
 
-    Args:
-        predicted: The result of `cohort_pairs`.
-        client_names: The names that the data gives to the clients; () if it gives none.
-
-    Returns:
-        A pyarrow table, sorted by source, then target. Its columns are source, target, client, part (val or
-        test), label (whether the pair is an edge) and score. If the graph has names, it also has source_id,
-        target_id and client_name.
+    Its columns are source, target, client, part (val or test), label (whether the pair is an edge) and score.
+    If the graph has names, it also has source_id, target_id and client_name.
     """
     import pyarrow as pa
 

@@ -32,10 +32,6 @@ def pooled_score(
     """Score a shared model on the test nodes of the whole graph, with all cross-client edges.
 
     The test score is another quantity: there, every client predicts on what it holds and receives.
-
-    Args:
-        method: The method, which trains one shared model.
-        scaling: The scaling of the features; None if they are not scaled.
     """
     cohort = make_cohort(
         graph, split, partition(graph, "random", 1, 0), [0], device=tensors_in(weights)[0].device

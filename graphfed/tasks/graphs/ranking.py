@@ -45,13 +45,8 @@ AXIS = 1 << 33
 def messages(target: str, when: str, scored: str) -> dict[str, str]:
     """Describe the transfers of `refine_until`, but not those of its counts.
 
-    Args:
-        target: What the names of the transfers begin with.
-        when: When they are sent, as the beginning of a sentence.
-        scored: What is scored, as in "nodes of all clients together".
-
-    Returns:
-        The descriptions by name of the transfer.
+    `target` is what the names of the transfers begin with, `when` the beginning of a sentence, and `scored`
+    what is scored, as in "nodes of all clients together".
     """
     return {
         f"{target}_refine": f"{when}: the server sends all clients whether they must count scores in finer "
@@ -66,8 +61,7 @@ class Blocks:
     """The counts of all rankings, ordered by ranking and then from the best score to the worst.
 
     Attributes:
-        ranking: The ranking of each block, [M] int64.
-        low, high: Its first code, and the first code after it, [M] int64.
+        low, high: The first code of each block, and the first code after it, [M] int64.
         positives, negatives: Its numbers of nodes, [M] float64.
         rankings: G.
     """
@@ -80,14 +74,7 @@ class Blocks:
     rankings: int
 
     def select(self, chosen: Tensor) -> "Blocks":
-        """Select blocks.
-
-        Args:
-            chosen: A mask or an index, [M].
-
-        Returns:
-            The blocks in the order of `chosen`.
-        """
+        """Select blocks by a mask or an index [M]."""
         fields = ("ranking", "low", "high", "positives", "negatives")
         return replace(self, **{name: getattr(self, name)[chosen] for name in fields})
 
@@ -117,7 +104,6 @@ def codes(scores: Tensor) -> Tensor:
 
 
 def first_edges(rankings: int, bins: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return the edges of the first bins, [G, B - 1] int32."""
     half = math.asinh(LARGEST_FIRST)
     edges = torch.linspace(half, -half, bins + 1, dtype=torch.float64, device=device).sinh()[1:-1]
     return codes(edges).expand(rankings, -1)
@@ -126,17 +112,9 @@ def first_edges(rankings: int, bins: int, device: torch.device | str = "cpu") ->
 def count(
     code: Tensor, positive: Tensor, weight: Tensor, client: Tensor, clients: int, edges: Tensor
 ) -> Tensor:
-    """Count every client's nodes in bins of the codes.
+    """Count every client's nodes in bins of the codes [G, n] with the edges [G, B - 1].
 
-    Args:
-        code: The codes, [G, n] int32.
-        positive: Which nodes are positive, [G, n] bool.
-        weight: What a node counts, [n] int64.
-        client: The client of each node, [n].
-        edges: The edges of the bins, [G, B - 1] int32.
-
-    Returns:
-        The counts, [K, G, 2, B] int64: negative nodes, then positive ones.
+    A node counts `weight` [n] int64. The result is [K, G, 2, B] int64: negative nodes, then positive ones.
     """
     rankings, bins = len(code), edges.shape[1] + 1
     index = torch.searchsorted(edges.contiguous(), code.contiguous(), right=True)
@@ -166,14 +144,9 @@ def blocks_of_counts(counts: Tensor, edges: Tensor) -> Blocks:
 def blocks_of_scores(
     code: Tensor, positive: Tensor, weight: Tensor, ranking: Tensor, rankings: int
 ) -> Blocks:
-    """Return a block for each code that occurs, which makes all metrics exact.
+    """Return a block for each code that occurs among n nodes, which makes all metrics exact.
 
-    Args:
-        code: The codes, [n] int32.
-        positive: Which nodes are positive, [n] bool.
-        weight: What a node counts, in nodes, [n] float64.
-        ranking: The ranking of each node, [n] int64.
-        rankings: G.
+    A node counts `weight` nodes, [n] float64, and belongs to a ranking, [n] int64.
     """
     key, block = torch.unique(ranking * AXIS + code + (1 << 31), return_inverse=True)
     ranking, low = key // AXIS, key % AXIS - (1 << 31)
@@ -252,15 +225,10 @@ def uncertainty(blocks: Blocks, *metrics: str) -> Tensor:
 
 
 def divide(blocks: Blocks, bins: int, tolerance: float, *metrics: str) -> Division | None:
-    """Divide the blocks that make the metrics uncertain.
+    """Divide the blocks that make the metrics (all without names) uncertain into bins, B of at least 4.
 
-    Args:
-        bins: B, at least 4.
-        tolerance: The largest error of a mean over the rankings that is good enough.
-        metrics: The metrics that are needed; all without names.
-
-    Returns:
-        The division; None if the metrics are certain enough, or no bin can be divided.
+    `tolerance` is the largest error of a mean over the rankings that is good enough. None if the metrics are
+    certain enough, or no bin can be divided.
     """
     unsure = uncertainty(blocks, *metrics)
     unsure = unsure.where(blocks.high - blocks.low > 1, 0.0)
@@ -312,7 +280,6 @@ def refine(blocks: Blocks, division: Division, counts: Tensor) -> Blocks:
 
 
 def join(one: Blocks, other: Blocks) -> Blocks:
-    """Return the blocks of both, which do not overlap."""
     fields = ("ranking", "low", "high", "positives", "negatives")
     both = {name: torch.cat([getattr(one, name), getattr(other, name)]) for name in fields}
     order = (both["ranking"] * AXIS + both["low"]).argsort()
@@ -338,7 +305,6 @@ def refine_until(
         blocks: The `Blocks` of the first counts, at the server.
         count_again: (edges at the clients) -> the counts summed at the server.
         merge: (blocks, division, counts) -> the refined blocks; runs at the server.
-        bins: The number of bins of each count.
         tolerance: See `divide`.
         name: What the names of the transfers begin with.
 

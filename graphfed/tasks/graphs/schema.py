@@ -35,7 +35,6 @@ class Schema:
 
     @property
     def exported(self) -> bool:
-        """Whether the data was exported from a whole graph."""
         return self.ids == "exported"
 
     @property
@@ -48,20 +47,12 @@ class Schema:
         return self.ids in ("exported", "client and id")
 
     def to_json(self) -> JsonObject:
-        """Convert to JSON."""
         lists = {"feature_names": list(self.feature_names), "class_names": list(self.class_names)}
         return dataclasses.asdict(self) | lists
 
     @staticmethod
     def from_json(content: object, origin: str = "the schema") -> "Schema":
-        """Read a schema from JSON, which is not trusted.
-
-        Args:
-            origin: The name of the schema in messages.
-
-        Raises:
-            InputError: The content is not of the form that `to_json` returns.
-        """
+        """Read a schema, called `origin` in messages, from JSON, which is not trusted; else InputError."""
         fields = [field.name for field in dataclasses.fields(Schema)]
         if not isinstance(content, Mapping) or {*content} != {*fields}:
             found = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
@@ -82,13 +73,9 @@ class Schema:
 
 
 def compare_schemas(schemas: Mapping[str, Schema]) -> None:
-    """Check that the data of all sites fits together. Each schema is compared with the first.
+    """Compare the schema of each site, by its name, with the first.
 
-    Args:
-        schemas: The schemas by the names of the clients or gateways, in their order.
-
-    Raises:
-        InputError: Two schemas differ; the message names both sites, the difference and the fix.
+    Raises InputError if two schemas differ; the message names both sites, the difference and the fix.
     """
     first, *others = schemas.items()
     for other in others:

@@ -14,8 +14,8 @@ import numpy as np
 
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.sensors.windows import TimeSplit, make_time_split
-from graphfed.data.user_files.sensor_description import describe_graph, describe_readings
-from graphfed.data.user_files.sensor_files import load_graph, load_readings
+from graphfed.data.user_files.sensor_description import describe_sensors
+from graphfed.data.user_files.sensor_files import load_graph, load_sensors
 from graphfed.errors import InputError, shown
 from graphfed.federation.series import Series, make_series
 from graphfed.files import JsonObject
@@ -25,12 +25,7 @@ from graphfed.plain_yaml import read_yaml
 
 @dataclass(frozen=True, eq=False)
 class OwnSeries:
-    """The sensors of a site, in the order of the run's clients.
-
-    Attributes:
-        sensors: The readings as they were read.
-        series: The readings as training uses them.
-    """
+    """The sensors of a site, in the order of the run's clients, as read and as training uses them."""
 
     sensors: Sensors
     split: TimeSplit
@@ -38,19 +33,14 @@ class OwnSeries:
 
 
 def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
-    """Read the sensors of a site's description.
+    """Read the sensors of a site's description, without a graph, in the order of the roster.
 
-    Args:
-        roster: The names of the run's clients.
-
-    Returns:
-        The sensors without a graph, in the order of the roster.
-
-    Raises:
-        InputError: A file cannot be used, a sensor is no client of the run, or the sensors are not
-            consecutive in the roster.
+    Raises InputError if a file cannot be used, a sensor is no client of the run, or the sensors are not
+    consecutive in the roster.
     """
-    sensors = load_readings(describe_readings(read_yaml(path, "the description"), path.parent, str(path)))
+    sensors = load_sensors(
+        describe_sensors(read_yaml(path, "the description"), path.parent, str(path), "readings")
+    )
     number = {name: k for k, name in enumerate(roster)}
     for name in sensors.ids:
         if name not in number:
@@ -79,12 +69,7 @@ def read_readings(path: Path, roster: Sequence[str]) -> Sensors:
 def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObject) -> OwnSeries:
     """Read the sensors of a site's description and split their windows.
 
-    Args:
-        roster: The names of the run's clients.
-        config: The settings of the run, with lags, horizon and every.
-
-    Raises:
-        InputError: As in `read_readings` and `make_time_split`.
+    `config` are the settings of the run, with lags, horizon and every.
     """
     sensors = read_readings(path, roster)
     time_split = make_time_split(sensors, split, config["lags"], config["horizon"], config["every"])
@@ -94,13 +79,6 @@ def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObjec
 
 
 def read_graph(path: Path, roster: Sequence[str]) -> Edges:
-    """Read the graph of the server's description.
-
-    Args:
-        roster: The names of the run's clients, which are the nodes of the graph.
-
-    Raises:
-        InputError: A file cannot be used.
-    """
-    description = describe_graph(read_yaml(path, "the description"), path.parent, str(path))
+    """Read the graph of the server's description, whose nodes are the clients of the roster."""
+    description = describe_sensors(read_yaml(path, "the description"), path.parent, str(path), "graph")
     return make_edges(load_graph(description, tuple(roster)))

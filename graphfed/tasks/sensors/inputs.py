@@ -1,4 +1,4 @@
-"""The inputs of a run on readings: the sensors, each a client, and their split (see `tasks.inputs`).
+"""The inputs of a run on readings: the sensors, each a client, and their split.
 
 Shapes: S sensors, W windows, n steps ahead.
 """
@@ -24,30 +24,23 @@ from graphfed.methods.common.sizes import (
     recurrent_numbers,
 )
 from graphfed.methods.parts import keeps_client_state
+from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.run_config import RunConfig, threads_for
 from graphfed.tasks.sensors.scores import deciding_error
-from graphfed.tasks.source import LoadedData, sensors_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from graphfed.federation.series import Network, Series
-    from graphfed.methods.base import Method
     from graphfed.tasks.evaluation import Predicted
-    from graphfed.tasks.outcome import Outcome
 
 #: The parts of the split that are predicted.
 PARTS = ("val", "test")
 
 
 @dataclass(frozen=True, eq=False)
-class SensorInputs:
-    """The inputs of a run in which each sensor is a client with its readings, and the server has the graph.
-
-    Attributes:
-        sensors: The readings and the graph.
-        dropped: Descriptions of unused keys of the data's description (`DataSource.dropped`).
-    """
+class SensorInputs(Inputs):
+    """The inputs of a run in which each sensor is a client, and the server has the graph."""
 
     sensors: Sensors
     split: TimeSplit
@@ -55,12 +48,10 @@ class SensorInputs:
 
     @property
     def name(self) -> str:
-        """The name of the data."""
         return self.sensors.name
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The reader's remarks on the readings and the graph."""
         return (self.sensors.note,) if self.sensors.note else ()
 
     @property
@@ -75,37 +66,17 @@ class SensorInputs:
 
     @property
     def num_clients(self) -> int:
-        """The number of sensors."""
         return self.sensors.num_sensors
 
     def task(self, name: str) -> Task:
-        """Describe the task.
-
-        Returns:
-            A task with one feature, the reading, and no classes.
-        """
-        return Task(1, 0, name)
+        return Task(1, 0, name)  # the feature is the reading
 
     def check(self, config: RunConfig) -> None:
-        """Check that the method of a run can use these inputs.
-
-        Raises:
-            InputError: There are more workers than clients, or the method cannot use the sensors.
-        """
-        if config.workers is not None and config.workers > self.clients_of(config.method):
-            raise InputError(
-                f"{config.workers} workers cannot hold {self.num_clients} clients; use at most as many "
-                "workers as clients"
-            )
+        super().check(config)
         if config.method.requires.check is not None:
             config.method.requires.check(self.sensors, config.settings)
 
     def described(self, config: RunConfig) -> JsonObject:
-        """Describe sensors and partition for the manifest.
-
-        Returns:
-            The keys `data` and `partition` of the manifest.
-        """
         sensors = self.sensors
         return {
             "data": {
@@ -132,20 +103,13 @@ class SensorInputs:
         }
 
     def overview(self) -> JsonObject:
-        """Compute the content of overview.json."""
         return sensor_overview(self.sensors, self.split)
 
     def threads(self) -> int:
-        """Choose the number of threads if the user does not."""
         windows = -(-self.split.train // self.split.every)
         return threads_for(self.num_clients * windows * self.split.lags)
 
     def bytes_needed(self, config: RunConfig) -> int:
-        """Estimate the size of a run's files.
-
-        Returns:
-            The size in bytes (see `Inputs.bytes_needed`).
-        """
         settings, method = config.settings, config.method
         recurrent = getattr(settings, "recurrent", None)
         numbers = 0
@@ -160,43 +124,17 @@ class SensorInputs:
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return CHECKPOINT_BYTES * numbers + rows + 1_000_000
 
-    def bytes_of_partition(self) -> int:
-        """Return 0, because no partition is written.
-
-        Returns:
-            0.
-        """
-        return 0
-
-    def save_partition(self, path: Path) -> None:
-        """Write nothing, because sensors have only one partition."""
-
-    def clients_of(self, method: "Method") -> int:
-        """Return the number of clients in the federation of a method.
-
-        Returns:
-            The number of sensors, also for a method that trains on pooled data: it has them as one cohort.
-        """
-        return self.num_clients
-
     def parts(self, config: RunConfig, workers: Sequence[Sequence[int]]) -> "list[Series]":
-        """Divide the readings among workers.
-
-        Args:
-            workers: The numbers of each worker's clients.
-        """
         from graphfed.federation.series import make_series
 
         return [make_series(self.sensors, self.split, worker, device=config.device) for worker in workers]
 
     def part_of_server(self, config: RunConfig) -> "Network":
-        """Return the graph between the sensors, which the server has."""
         from graphfed.federation.series import make_network
 
         return make_network(self.sensors, self.split, device=config.device)
 
     def save_for_client(self, part: "Series", path: Path) -> None:
-        """Write a worker's series to the file with which a site of a rehearsal starts."""
         from graphfed.federation.series import save_series
 
         save_series(part, path)
@@ -207,15 +145,7 @@ class SensorInputs:
         predicted: "Sequence[tuple[Series, Predicted]]",
         names: Sequence[str] | None = None,
     ) -> "Iterator[pa.Table]":
-        """Build the content of predictions.parquet (see `forecast_table`).
-
-        Args:
-            predicted: (series, (first step of each window [W], forecasts [K, W, n])) of each worker.
-            names: Not used; there are no classes.
-
-        Yields:
-            A table for each sensor, in their order.
-        """
+        """Build a table for each sensor, in their order (see `forecast_table`)."""
         workers = sorted(predicted, key=lambda pair: pair[0].clients)
         for series, (starts, forecasts) in workers:
             first = starts.cpu().numpy()
@@ -223,18 +153,9 @@ class SensorInputs:
                 yield forecast_table(self.sensors, self.split, sensor, first, forecast.cpu().numpy())
 
     def metric_of_rounds(self, config: RunConfig) -> str:
-        """Return the validation error that selects rounds."""
         return deciding_error(config.settings)
 
     def present(self, absent: Sequence[object]) -> np.ndarray:
-        """Determine the sensors that take part in predicting.
-
-        Returns:
-            Whether each sensor takes part, bool [S].
-
-        Raises:
-            InputError: No sensor has an id, or all sensors are absent.
-        """
         number = {name: k for k, name in enumerate(self.sensors.ids)}
         present = np.ones(self.sensors.num_sensors, dtype=bool)
         for name in map(str, absent):
@@ -249,46 +170,15 @@ class SensorInputs:
             )
         return present
 
-    def details(self, config: RunConfig, outcome: "Outcome") -> JsonObject:
-        """Return the details of a result that only this task has.
-
-        Returns:
-            No details.
-        """
-        return {}
-
-
-def load_sensors(config: RunConfig, loaded: LoadedData | None = None) -> Sensors:
-    """Load the sensors of a run.
-
-    Args:
-        loaded: A dictionary that keeps loaded data for further runs.
-
-    Raises:
-        InputError: A file cannot be used, or the data does not fit into memory.
-    """
-    key = (config.data, config.data_dir, tuple(config.data_options.items()))
-    loaded = {} if loaded is None else loaded
-    if key not in loaded:
-        loaded[key] = sensors_of(config.data_source, config.data_dir, config.data_options)
-    sensors = loaded[key]
-    assert isinstance(sensors, Sensors)
-    return sensors
-
 
 def forecast_table(
     sensors: Sensors, split: TimeSplit, sensor: int, first: np.ndarray, forecast: np.ndarray
 ) -> "pa.Table":
-    """Build the table of one sensor's forecasts.
+    """Build the table of one sensor's forecasts [W, n] of windows with the first steps [W], sorted by time.
 
-    Args:
-        first: The first step of each window, [W].
-        forecast: The forecasts, [W, n].
-
-    Returns:
-        A pyarrow table, sorted by time. Its columns are sensor (the name), client (the number), time (of the
-        last reading before the forecast), part (val or test), forecast_1 ... forecast_n and truth_1 ...
-        truth_n by steps ahead (float32). A truth is null if the reading is missing.
+    Its columns are sensor (the name), client (the number), time (of the last reading before the forecast),
+    part (val or test), forecast_1 ... forecast_n and truth_1 ... truth_n by steps ahead (float32). A truth is
+    null if the reading is missing.
     """
     import pyarrow as pa
 

@@ -12,20 +12,15 @@ Shapes: K clients, P of which take part, W windows, n steps ahead.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.federation import Federation, Located
-from graphfed.federation.secure.aggregation import SumForm, protected_sum
-from graphfed.federation.series import Network, SensorData, Series, windows
-from graphfed.federation.state import accept_roster, roster_code, roster_of
-from graphfed.methods.base import Task
-from graphfed.methods.parts import Windows, sum_protection
-from graphfed.tasks.evaluation import HIDDEN_SCORES, Evaluation, Scored
+from graphfed.federation.series import Network, Series, windows
+from graphfed.federation.state import roster_code
+from graphfed.methods.parts import Windows
+from graphfed.tasks.evaluation import Scored
 
 MESSAGES = {
     "enrolled": "Once: the server sends all clients which sensors take part in training and validation. This "
@@ -113,7 +108,6 @@ def has_parts(series: Series, present: Tensor) -> Tensor:
 
 
 def total(scores: Mapping[str, Tensor]) -> Tensor:
-    """Sum errors over the clients of a cohort."""
     return scores["errors"].sum(0)
 
 
@@ -133,19 +127,6 @@ def better_clients(scores: Mapping[str, Tensor], best: Tensor | None) -> tuple[T
     return better, torch.where(better, error, best)
 
 
-def of_windows(series: Series, forecast: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first step of each window, [W], with the forecasts, [K, W, n]."""
-    return series.starts("all"), forecast
-
-
-def of_target(series: Series, kept: tuple[Tensor, Tensor], target: str) -> Tensor:
-    """Select the forecasts of a target's windows from those of all windows."""
-    starts, forecast = kept
-    wanted = series.starts(target)
-    first = int(wanted[0] - starts[0])
-    return forecast[:, first : first + len(wanted)]
-
-
 # ---- functions run at the server ---------------------------------------------------------------------------
 
 
@@ -160,14 +141,7 @@ def opened_errors(sums: Mapping[str, Tensor]) -> Tensor:
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
-    """Compute the metrics from sums of errors.
-
-    Args:
-        sums: The sums (`ERRORS`), [9].
-
-    Returns:
-        The metrics by name; nan if there is no reading.
-    """
+    """Compute the metrics from sums of errors (`ERRORS`), [9]; nan if there is no reading."""
     s = dict(zip(ERRORS, sums.double().tolist(), strict=True))
     nan = float("nan")
     count, count_as_read, measured = (s[key] or nan for key in ("count", "all", "measured"))
@@ -192,7 +166,7 @@ def bits_of(network: Network) -> dict[str, str | None]:
     return {"roster": None if network.split.observed.all() else roster_code(network.split.observed)}
 
 
-# ---- the evaluation ----------------------------------------------------------------------------------------
+# ---- settings ----------------------------------------------------------------------------------------------
 
 
 class Forecasts(Protocol):
@@ -202,69 +176,6 @@ class Forecasts(Protocol):
     def windows(self) -> Windows: ...
 
 
-_ERRORS = SumForm(total, parts_to_sum, no_errors, opened_errors)
-
-
-def prepare(fed: Federation, data: SensorData, task: Task, config: Forecasts) -> None:
-    """Do nothing: forecasting needs no agreement before the first evaluation."""
-
-
-def score(
-    fed: Federation,
-    data: SensorData,
-    forecast: Located,
-    target: str,
-    name: str,
-    prepared: None,
-    config: Forecasts,
-) -> tuple[Located, Located]:
-    """Compute every client's scores at the clients, and the metrics of their sum at the server."""
-    scores = fed.clients.run(
-        score_clients, data.series, forecast, fed.present(), target, config.windows.missing
-    )
-    sums = protected_sum(
-        fed,
-        _ERRORS,
-        scores,
-        protection=sum_protection(config),
-        name=f"{name}_errors",
-        hidden_name=HIDDEN_SCORES,
-        like=(config.windows.horizon,),
-    )
-    return scores, fed.server.run(scored, sums)
-
-
-def at_clients(data: SensorData) -> Located:
-    return data.series
-
-
-def enrolled(fed: Federation, data: SensorData) -> np.ndarray | None:
-    """Determine the clients that take part in training and validation, bool [K]; None if all do."""
-    code = fed.control(
-        bits_of,
-        data.network,
-        name="enrolled",
-        values={"roster": str | None},
-        accept=partial(accept_roster, fed.num_clients),
-    )["roster"]
-    return None if code is None else roster_of(code, fed.num_clients)
-
-
-def deciding_error(config: Forecasts, prepared: object = None) -> str:
+def deciding_error(config: Forecasts) -> str:
     """Return the error that selects rounds, which is the error that the run is trained on."""
     return "rmse" if config.windows.missing == "masked" else "rmse_as_read"
-
-
-FORECASTS = Evaluation(
-    decides=deciding_error,
-    messages=MESSAGES,
-    prepare=prepare,
-    parts=("training readings", "readings to forecast in training", "validation readings", "test readings"),
-    has_parts=has_parts,
-    score=score,
-    keep=of_windows,
-    of_target=of_target,
-    at_clients=at_clients,
-    enrolled=enrolled,
-    better_clients=better_clients,
-)

@@ -145,7 +145,7 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
     data = get_task(task.name).data.located(fed, parts, [inputs.part_of_server(config)])
     data, _ = agree_before_setup(fed, data, config.method, task, settings)
     assert isinstance(data, Located)
-    evaluation = get_task(task.name).evaluation
+    evaluation = get_task(task.name)
     with fed.phase("eval"):
         prepared = evaluation.prepare(fed, data, task, settings)
 
