@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from graphfed.errors import InputError, did_you_mean, shown
-from graphfed.tasks.registry import TASKS
+from graphfed.methods.tasks import CLASSIFICATION, FORECASTING, LINK_PREDICTION
 
 Runtime = Literal["local", "processes", "nvflare"]
 Placement = Literal["stacked", "one-at-a-time"]
@@ -179,7 +179,7 @@ class RunOptions(CommonOptions):
             "(whether a pair of nodes is an edge) or forecasting (the next readings of a "
             "sensor). The method must support the task (default: the first task of the "
             "method).",
-            names=tuple(TASKS),
+            names=(CLASSIFICATION, LINK_PREDICTION, FORECASTING),
         ),
     ] = None
     data: Annotated[
