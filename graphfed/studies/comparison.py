@@ -53,14 +53,7 @@ class ComparedRow(TypedDict):
 
     Attributes:
         test_pooled: Test metrics of the same weights on the whole graph.
-        hashes: Of data, split and partition, for each seed.
-        rounds, best_round: For each seed.
-        bytes, seconds: Of a run.
         changed_settings: The settings that differ from their defaults.
-        headline: The metrics that come first.
-        training: All settings except the seed.
-        selected_by: The validation metric that chose the round.
-        folders: Of the runs.
     """
 
     label: str
@@ -96,11 +89,7 @@ class ComparisonFile(FileModel):
 
     @model_validator(mode="after")
     def check_rows(self) -> "ComparisonFile":
-        """Check that rows have different labels, the same metrics, and the metric that decides.
-
-        Raises:
-            ValueError: The rows do not agree; pydantic reports it with its place.
-        """
+        """Check that rows have different labels, the same metrics, and the metric that decides."""
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
         first = self.rows[0]
@@ -290,11 +279,7 @@ def _table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
 
 
 def comparison_in(folder: Path) -> Comparison:
-    """Read a finished comparison.
-
-    Raises:
-        InputError: comparison.json is missing or damaged.
-    """
+    """Read a finished comparison."""
     content = files.read_json(folder / "comparison.json", ComparisonFile)
     return Comparison(
         dataset=content["dataset"],
@@ -311,9 +296,6 @@ def comparison_in(folder: Path) -> Comparison:
 
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
     """Make the table of finished runs. Runs that differ in the seed alone share a row.
-
-    Args:
-        results: Results of runs, or their folders.
 
     Raises:
         InputError: Runs did different tasks, had different data, splits or partitions for one seed (the

@@ -75,8 +75,6 @@ class Trial(TypedDict):
 
     Attributes:
         trial: The number of the trial, from 1.
-        rounds, best_round: For each seed that has ended.
-        seconds: Of a run.
         failed: Why training diverged with a seed, after which no other seed was tried; None if it did not.
     """
 
@@ -121,11 +119,7 @@ class SweepFile(FileModel):
 
     @model_validator(mode="after")
     def check_trials(self) -> "SweepFile":
-        """Check that trials have the same settings, and that trials and the chosen settings have the metric.
-
-        Raises:
-            ValueError: The trials do not agree; pydantic reports it with its place.
-        """
+        """Check that trials have the same settings, and that they and the chosen ones have the metric."""
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
         keys = self.trials[0]["settings"].keys()
@@ -144,7 +138,6 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        trials: In the order in which they ran.
         edges: Sentences about chosen values at the edge of what was tried.
         folder: The folder of the sweep; None if nothing was written.
     """
@@ -289,11 +282,7 @@ def _go_on(plan: "Plan", folder: Path, manifest: JsonObject, progress: bool) -> 
 
 
 def sweep_in(folder: Path) -> Sweep:
-    """Read a finished sweep.
-
-    Raises:
-        InputError: sweep.json is missing or damaged.
-    """
+    """Read a finished sweep."""
     content = files.read_json(folder / "sweep.json", SweepFile)
     known = {f.name: content[f.name] for f in dataclasses.fields(Sweep) if f.name != "folder"}
     lists = {key: tuple(known[key]) for key in ("seeds", "trials", "edges")}
@@ -309,7 +298,6 @@ class Plan:
 
     Attributes:
         row: What is common to all trials, for each seed.
-        ranges: Where Optuna draws other settings.
         trials: The number of trials of a search; None for every combination of the grid.
     """
 
