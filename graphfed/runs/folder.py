@@ -18,7 +18,6 @@ lock file in it, so that no other program writes there.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -48,7 +47,6 @@ from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
 
@@ -61,7 +59,6 @@ __all__ = [
     "check_there",
     "chosen_folder",
     "default_folder",
-    "fields_of",
     "open_folder",
     "plain",
     "plain_object",
@@ -73,12 +70,6 @@ __all__ = [
     "write_run",
     "writing_into",
 ]
-
-
-def fields_of(result: "DataclassInstance") -> JsonObject:
-    """Return the fields of a result as its file has them."""
-    names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
-    return plain_object({name: getattr(result, name) for name in names})
 
 
 def chosen_folder(out: object, label: str) -> Path | None:
