@@ -63,11 +63,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Say how to install an extra. graphfed is on no package index, so it is installed from a clone.
-
-    Returns:
-        The command and where to type it.
-    """
+    """Say how to install an extra. graphfed is on no package index, so it is installed from a clone."""
     return f"pip install '.[{extra}]' in the clone of graphfed"
 
 

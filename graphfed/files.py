@@ -44,9 +44,6 @@ def check_regular(path: Path) -> None:
 def contained(folder: Path, name: str) -> Path:
     """Join a name from an untrusted source to a folder.
 
-    Args:
-        name: The name of something inside it.
-
     Raises:
         InputError: The path leaves the folder, by the name itself or through a symbolic link.
     """
@@ -60,10 +57,9 @@ def contained(folder: Path, name: str) -> Path:
 
 
 def copy_files(source: Path, target: Path, *leave_out: str) -> None:
-    """Copy the regular files of a folder and of the folders in it. Nothing is copied through symbolic links.
+    """Copy the regular files of a folder and of those in it, but nothing through symbolic links.
 
     Args:
-        target: The folder to copy to; it may exist.
         leave_out: Patterns of names that are not copied.
     """
     patterns = shutil.ignore_patterns(*leave_out)
@@ -82,9 +78,6 @@ def read_start(path: Path, size: int, what: str = "") -> bytes:
     Args:
         size: How many bytes to read at most.
         what: What precedes the path in the message, as in "the config file ".
-
-    Raises:
-        InputError: If the file is missing, not a regular file, or cannot be read.
     """
     try:
         with _open_regular(path) as file:
@@ -119,16 +112,10 @@ def _open_regular(path: Path) -> BinaryIO:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse a JSON text from an untrusted source.
-
-    Args:
-        text: The JSON text, in UTF-8 if it is bytes.
-
-    Returns:
-        Its value, of at most MAX_JSON_LEVELS levels.
+    """Parse a JSON text (UTF-8 if it is bytes) from an untrusted source, of at most MAX_JSON_LEVELS levels.
 
     Raises:
-        ValueError: If it is not JSON, holds NaN or an infinity, or is nested too deeply.
+        ValueError: It is not JSON, holds NaN or an infinity, or is nested too deeply.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -176,11 +163,7 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Name what is written in errors of the disk.
-
-    Raises:
-        GraphfedError: For an OSError in the block.
-    """
+    """Turn an OSError of the disk in this block into a GraphfedError that names what is written."""
     try:
         yield
     except OSError as error:
@@ -188,11 +171,7 @@ def writing(what: object) -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, atomically. NaN and infinities are refused, because they are not JSON.
-
-    Raises:
-        ValueError: For NaN or an infinity.
-    """
+    """Write a value as indented JSON, atomically; ValueError for NaN and infinities, which are not JSON."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
@@ -214,9 +193,6 @@ def read_tensors(
 
     Args:
         only: The names of the arrays to read, if they are there (None: all).
-
-    Returns:
-        The arrays by name, and the texts of the metadata.
 
     Raises:
         OSError: As in `check_regular`.

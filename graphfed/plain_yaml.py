@@ -22,9 +22,6 @@ def read_yaml(path: Path, what: str) -> Any:
 
     Args:
         what: The name of the file in messages, as in "the config file".
-
-    Raises:
-        InputError: The file is anything else; the message names the line if there is one.
     """
     import yaml
 

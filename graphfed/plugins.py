@@ -105,7 +105,6 @@ class Registry(Mapping[str, T]):
 
         Raises:
             KeyError: There is none.
-            InputError: Two plug-ins have one, or the plug-in that has it cannot be loaded.
         """
         self._check_declared()
         if name in self.own:
@@ -366,12 +365,6 @@ def check_plugins(recorded: Sequence[Mapping[str, Any]], folder: Path) -> None:
 
     An installed plug-in is found by itself. The code of a module is not run because a folder names it, since
     a folder may come from anybody: it must have been given to `load_plugin` in this process.
-
-    Args:
-        recorded: What the manifest has of each (`Plugin.to_json`).
-
-    Raises:
-        InputError: One of them is not here; the message says how to get it.
     """
     for each in recorded:
         name, module, version = each.get("distribution"), each.get("module"), str(each["version"])

@@ -37,9 +37,6 @@ def printable(text: object) -> str:
 
     These are all characters that `str.isprintable` refuses except line ends: control characters, marks of
     text direction, characters without width, and halves of surrogate pairs.
-
-    Args:
-        text: The text, or any object that becomes one.
     """
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in str(text)
@@ -47,14 +44,7 @@ def printable(text: object) -> str:
 
 
 def markup(text: object) -> str:
-    """Make a text safe for the cells, titles and captions of rich tables.
-
-    Args:
-        text: The text, or any object that becomes one.
-
-    Returns:
-        A printable text in which rich finds no markup.
-    """
+    """Make a text safe for the cells, titles and captions of rich tables."""
     from rich.markup import escape
 
     return escape(printable(text))
@@ -74,11 +64,8 @@ def make_table(
 
     Args:
         columns: The heads of the columns; all "" for a table without a head.
-        numbers: The columns that are aligned to the right.
         title: The text above the table, "" for none.
         caption: The text below the table, "" for none.
-        plain: Whether the table has no frame.
-        lines: Whether there are lines between the rows.
     """
     from rich.box import HEAVY_HEAD
     from rich.table import Table

@@ -37,9 +37,6 @@ _FORMS = {
 def kind_of(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
     """Describe the kind of a field's values.
 
-    Args:
-        annotation: The type annotation of the field.
-
     Returns:
         The kind as messages name it, the choices of a `Literal`, and whether None is allowed.
     """
@@ -84,8 +81,6 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
     list of labels, as in [legit, fraud]".
 
     Args:
-        model: The model that the content was validated with.
-        whole: What to call the whole content.
         lead: What precedes the path of a value inside it.
     """
     kind, value, keys = fault["type"], fault["input"], [str(key) for key in fault["loc"]]

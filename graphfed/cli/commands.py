@@ -85,9 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: The words after "graphfed"; None for those of this process.
-
-    Returns:
-        The exit code (see graphfed/errors.py).
     """
     # This must be set before torch is loaded: threads that wait sleep instead of spinning. On cores that
     # other programs keep busy, spinning made a round on Cora up to 70 times slower.

@@ -51,7 +51,6 @@ class Finding:
     Attributes:
         level: "ok"; "warning" if something is slow or missing; "problem" if no run is possible.
         group: The heading, as in "libraries".
-        what: What was checked.
         fix: What to do; "" if nothing is wrong.
     """
 
@@ -63,11 +62,7 @@ class Finding:
 
 
 def checkup(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Check this machine without changing anything. Never raises.
-
-    Returns:
-        The findings, those about the most basic parts first.
-    """
+    """Check this machine without changing anything. Never raises."""
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "libraries": _libraries,
         "threads": lambda: _threads(environ),

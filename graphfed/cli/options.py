@@ -21,11 +21,7 @@ from graphfed.tasks.run_options import DATA_PANEL, OUTPUT_PANEL, PLUGIN_PANEL, T
 
 
 def whole_number(text: str) -> int:
-    """Parse a whole number.
-
-    Raises:
-        typer.BadParameter: It is not a whole number; the message repeats the text.
-    """
+    """Parse a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -37,12 +33,6 @@ def byte_count(text: str) -> int:
 
     Args:
         text: What was typed, as in 500MB or 4GB.
-
-    Returns:
-        The bytes.
-
-    Raises:
-        typer.BadParameter: It is not a positive number with a unit; the message repeats the text.
     """
     units = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
     form = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT]B)", text.strip().upper())
@@ -203,11 +193,7 @@ def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
     """Read the config file of a study, which has several seeds instead of one.
 
     Args:
-        what: The kind of study, for messages.
         extra: Keys that the file may have in addition to the options of a run.
-
-    Raises:
-        InputError: The file cannot be read, or it has `seed`.
     """
     from graphfed.runs.config import read_config
 

@@ -32,11 +32,7 @@ __all__ = [
 
 
 def command_line() -> str:
-    """Return the command line of this process, for the manifest.
-
-    Returns:
-        The words, quoted for a shell.
-    """
+    """Return the command line of this process, quoted for a shell, for the manifest."""
     return shlex.join(["graphfed", *sys.argv[1:]])
 
 
@@ -87,11 +83,7 @@ def summary(result: "Result") -> str:
 
 @contextmanager
 def interruption_logged() -> Iterator[None]:
-    """Report an interruption of this block in one line on stderr, with exit code 130.
-
-    Raises:
-        typer.Exit: The block was interrupted.
-    """
+    """Report an interruption of this block in one line on stderr, with exit code 130."""
     import typer
 
     try:
@@ -124,11 +116,7 @@ class Outcome(Protocol):
 
 
 def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> None:
-    """Print an outcome as one JSON object, or as texts and tables.
-
-    Args:
-        shown: The texts and tables to print otherwise.
-    """
+    """Print an outcome as one JSON object, or as texts and tables."""
     if as_json:
         print_json(outcome.to_json(), outcome.folder)
         return
@@ -148,11 +136,7 @@ def width() -> int:
 
 
 def fill(text: str, indent: str = "") -> str:
-    """Wrap a paragraph at the width of the terminal.
-
-    Returns:
-        The lines. Long words such as paths are not broken.
-    """
+    """Wrap a paragraph at the width of the terminal."""
     return textwrap.fill(
         printable(text), width(), initial_indent=indent, subsequent_indent=indent,
         break_long_words=False, break_on_hyphens=False,
@@ -172,10 +156,6 @@ def show(table: "Table") -> None:
 
 
 def one_line(text: str) -> str:
-    """Put a message on one line.
-
-    Returns:
-        The message without line ends, cut at 2000 characters.
-    """
+    """Put a message on one line, cut at 2000 characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= 2000 else f"{line[:2000]}..."

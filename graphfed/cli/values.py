@@ -28,11 +28,7 @@ def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]
 
 
 def method_names(incomplete: str) -> list[str]:
-    """Complete the name or alias of a method.
-
-    Returns:
-        The names that begin with it.
-    """
+    """Complete the name or alias of a method."""
     from graphfed.methods.registry import ALIASES, METHODS
 
     return [name for name in (*METHODS, *ALIASES) if name.startswith(incomplete)]
@@ -70,20 +66,12 @@ def _is_run(folder: Path) -> bool:
 
 
 def data_setting_keys(incomplete: str) -> list[str]:
-    """Complete a key of ``--set`` that is about data, not training.
-
-    Returns:
-        The keys that begin with it.
-    """
+    """Complete a key of ``--set`` that is about data, not training."""
     return [key for key in setting_keys(incomplete) if key.startswith(("partition", "split", "data"))]
 
 
 def setting_keys(incomplete: str) -> list[str]:
-    """Complete a key of ``--set key=value``, without the value.
-
-    Returns:
-        The keys that begin with it, each followed by "=".
-    """
+    """Complete a key of ``--set key=value`` with its "=", without the value."""
     from graphfed.runs.catalogue import every_setting
 
     return [f"{key}=" for key in every_setting() if f"{key}=".startswith(incomplete)]

@@ -31,12 +31,6 @@ def describe_method(name: str) -> "JsonObject":
 
     Args:
         name: The name of a method, or an alias, in lower or upper case.
-
-    Returns:
-        Plain data under the keys of ``graphfed methods NAME --json``.
-
-    Raises:
-        InputError: There is no such method.
     """
     catalogue, _ = _describe_all()
     known = {each["name"]: each for each in catalogue["methods"]}
@@ -56,11 +50,7 @@ def describe_every_method() -> "list[JsonObject]":
 
 
 def every_setting() -> list[str]:
-    """Return the keys that `--set` takes for some method, partition or data set.
-
-    Returns:
-        Each key once.
-    """
+    """Return the keys that `--set` takes for some method, partition or data set."""
     catalogue, _ = _describe_all()
     return list(catalogue["settings"])
 

@@ -59,9 +59,6 @@ class Progress:
 
     Attributes:
         best_round: The round with the best validation metric; 0 before the first evaluation.
-        best: That metric.
-        stale: The number of evaluations since then.
-        latest_is_best: Whether the latest evaluation was the best one.
         diverged: The first round whose predictions were not finite; 0 for none.
     """
 
@@ -77,15 +74,8 @@ class Snapshot:
     """A run between two rounds, as one process knows it.
 
     Attributes:
-        number: The round to come.
         decision: The control values that open it; None until they are sent.
-        state: After the latest round.
-        evaluated: After the latest round that was evaluated.
         best_scores: Every client's best validation metric, if clients select by themselves.
-        progress: At the server.
-        history: The lines of metrics.jsonl.
-        setup_seconds: The time of set-up.
-        seconds: The time of the run so far.
     """
 
     number: int
@@ -176,9 +166,6 @@ class Checkpoints:
 
         Args:
             prepare: Makes a state with what set-up prepares, from the saved values.
-
-        Raises:
-            InputError: A file cannot be used.
         """
         assert self.start is not None
         self._saved = [self._folder / _name(self.start)]
@@ -195,7 +182,6 @@ def write_part(
 
     Args:
         number: The rounds that are done; of what has no rounds, whatever counts its progress.
-        arrays: What goes into the safetensors file, by name.
         content: What goes into the JSON file, with the version and the other file's checksum.
 
     Raises:
@@ -248,11 +234,7 @@ def newest_round(
 
 
 def whole_rounds(folder: Path, fed: Federation) -> list[int]:
-    """Return the rounds of which this process has an undamaged file.
-
-    Args:
-        fed: The federation, which says which process this is.
-    """
+    """Return the rounds of which this process has an undamaged file."""
     name = _process_name(fed)
     return [
         int(path.name.removeprefix("round-"))

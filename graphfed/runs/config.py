@@ -145,14 +145,7 @@ def checked_training(
     """Check a method and its settings for a run whose data is elsewhere, in a deployment.
 
     Args:
-        settings: Settings of the method, and `split_seed`.
         rounds: The number of rounds; None for the default.
-
-    Returns:
-        The method, its settings, and the seed of the split.
-
-    Raises:
-        InputError: As `make_config`.
     """
     chosen = _method(method)
     seed = whole_number("seed", seed, 0, MAX_SEED)
@@ -191,12 +184,6 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
     description of the user's own files (see `graphfed.data.user_files.graph_description`). Relative paths of
     data, of a partition file and of plug-in files start from the folder of the config file. The file is plain
     YAML (see `read_yaml`).
-
-    Args:
-        extra: More keys that the caller takes.
-
-    Returns:
-        The options by name, with the settings under `set`.
 
     Raises:
         InputError: The file cannot be read or is no mapping, a key is no option, or a value is of another
@@ -470,11 +457,7 @@ def _processes(asked: run_options.RunOptions, clients: int | None) -> int | None
 
 
 def checked_device(device: str) -> str:
-    """Check the name of a torch device.
-
-    Raises:
-        InputError: There is no such device on this machine.
-    """
+    """Check the name of a torch device."""
     import torch
 
     try:

@@ -66,7 +66,6 @@ class ResultWarning:
     """One thing that looks wrong.
 
     Args:
-        code: A key of `TITLES`.
         text: What was seen and what to do, in sentences.
         rows: In a comparison, the labels of the rows it is about.
     """
@@ -90,13 +89,8 @@ class Evidence:
     """What the checks of one run read.
 
     Args:
-        metric: The validation metric that chose the best round.
-        rounds: How many rounds were asked for.
         best_round: The chosen round; None where every client has its own.
-        lr: The learning rate of the clients.
         history: The lines of metrics.jsonl, each with `round` and `val` (a mapping or None).
-        val: The validation metrics of the result.
-        test: The test metrics of the result.
         confusion: Test counts by class and prediction, [C, C + 1]; None where no classes are predicted.
         class_names: The names of the classes; empty where they have none.
         scored: How many nodes or pairs were scored in "val" and "test", where that is known.
@@ -136,11 +130,7 @@ class Evidence:
 
 
 def check_run(run: Evidence) -> list[ResultWarning]:
-    """Return what looks wrong with one run, in the order of `TITLES`.
-
-    Returns:
-        The warnings; an empty list for a healthy run.
-    """
+    """Return what looks wrong with one run, in the order of `TITLES`."""
     checks = (
         _best_round,
         _oscillation,
@@ -283,12 +273,7 @@ def _smallest_swing(values: Sequence[float], count: float) -> float:
 
 
 def swings(values: Sequence[float], least: float) -> int:
-    """Count the falls of at least `least` that follow each other with a rise of at least `least` between.
-
-    Args:
-        values: A series, at least one value.
-        least: The smallest fall, and rise, that counts.
-    """
+    """Count the falls of at least `least` that follow each other with a rise of at least `least` between."""
     falls, falling, extreme = 0, False, values[0]
     for value in values:
         if falling:

@@ -18,7 +18,6 @@ lock file in it, so that no other program writes there.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -48,7 +47,6 @@ from graphfed.runtime.interrupts import Interrupted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
 
@@ -61,7 +59,6 @@ __all__ = [
     "check_there",
     "chosen_folder",
     "default_folder",
-    "fields_of",
     "open_folder",
     "plain",
     "plain_object",
@@ -75,24 +72,14 @@ __all__ = [
 ]
 
 
-def fields_of(result: "DataclassInstance") -> JsonObject:
-    """Return the fields of a result as its file has them."""
-    names = [field.name for field in dataclasses.fields(result) if field.name != "folder"]
-    return plain_object({name: getattr(result, name) for name in names})
-
-
 def chosen_folder(out: object, label: str) -> Path | None:
     """Return the folder that the option `out` means.
 
     Args:
         out: A path, None for a new folder (`default_folder`), or False for none.
-        label: The label of a new folder.
 
     Returns:
         The folder; None to write nothing.
-
-    Raises:
-        InputError: `out` is anything else.
     """
     if out is False:
         return None
@@ -112,9 +99,6 @@ def default_folder(label: str) -> Path:
     Args:
         label: Any text, as a graph's own name is in it. Characters other than letters, digits, dots, dashes
             and underscores become dashes.
-
-    Raises:
-        InputError: No folder can be made there.
     """
     safe = re.sub(r"[^\w.-]+", "-", label)[:MAX_LABEL].strip(".-") or "run"
     base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -142,14 +126,7 @@ MAX_LABEL = 50
 
 
 def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
-    """Check that a new file can be written.
-
-    Args:
-        endings: The endings that it may have.
-
-    Raises:
-        InputError: It has another ending, it exists, or its folder is missing or cannot be written.
-    """
+    """Check that a new file can be written."""
     if path.suffix not in endings:
         raise InputError(f"{path} must end in {' or '.join(endings)}")
     try:
@@ -168,11 +145,7 @@ def check_new_file(path: Path, endings: tuple[str, ...]) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Check that a folder can be written into.
-
-    Raises:
-        InputError: It is not empty, or it cannot be made or written.
-    """
+    """Check that a folder can be written into."""
     target = _target(folder)
     try:
         fault = ""
@@ -209,11 +182,7 @@ def open_folder(
         resume: Whether the folder exists and is written into again.
         keep: Returns whether the content of the folder is worth keeping.
 
-    Yields:
-        The absolute path of the folder.
-
     Raises:
-        InputError: The folder is not free, cannot be written, or is locked by another program.
         Interrupted: The block was interrupted and something is kept; the message says how to go on.
     """
     from filelock import FileLock, Timeout
@@ -318,14 +287,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def check_space(folder: Path, need: int) -> None:
-    """Check that the disk has enough space.
-
-    Args:
-        need: Bytes.
-
-    Raises:
-        InputError: Fewer bytes are free.
-    """
+    """Check that the disk has `need` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < need:
         raise InputError(
@@ -355,11 +317,7 @@ def write_run(
     """Write what a run found, the result last. An argument that is None has no file.
 
     Args:
-        predictions: Tables (see `write_predictions`).
         client_statistics: The clients' statistics: columns [K] in the order of client ids.
-
-    Raises:
-        GraphfedError: The disk refuses a file.
     """
     with writing_into(folder):
         if history is not None:
@@ -379,11 +337,7 @@ def write_run(
 
 @contextlib.contextmanager
 def writing_into(folder: Path) -> Iterator[None]:
-    """Raise GraphfedError, which names the folder, if the disk refuses a file in this block.
-
-    Raises:
-        GraphfedError: The disk refused a file.
-    """
+    """Raise GraphfedError, which names the folder, if the disk refuses a file in this block."""
     try:
         yield
     except OSError as error:
@@ -407,9 +361,6 @@ def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
     """Write pyarrow tables with the same columns as one Parquet file.
 
     Each table is made, written and released before the next one.
-
-    Args:
-        tables: At least one table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -429,9 +380,6 @@ def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> 
 
     Args:
         columns: The columns to read, with their kinds (see `read_table`); None for all.
-
-    Raises:
-        InputError: As `read_table`.
     """
     return read_table(folder / "predictions.parquet", columns)
 
@@ -444,10 +392,6 @@ def read_table(
     Args:
         columns: The columns that it must have, with their kinds: "integer", "number" or "text"; only they are
             read. None for all columns, of any kind.
-        optional: Columns that it may have, with their kinds.
-
-    Raises:
-        InputError: The file cannot be read, or a column is missing or of another kind.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -509,12 +453,6 @@ def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
 
     Args:
         model: The schema of this kind of file, from `folder_schema`.
-
-    Returns:
-        The content, which has the form that `model` describes.
-
-    Raises:
-        InputError: The file is missing, cannot be read, is not JSON, or has another form.
     """
     from graphfed.runs.folder_schema import check_content
 
@@ -522,11 +460,7 @@ def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
 
 
 def read_lines(path: Path, model: "type[BaseModel]") -> list[JsonObject]:
-    """Read a file with one JSON object in each line.
-
-    Raises:
-        InputError: As `read_json`; the message names the line.
-    """
+    """Read a file with one JSON object in each line."""
     from graphfed.runs.folder_schema import check_content
 
     lines = enumerate(_text_of(path).splitlines(), 1)

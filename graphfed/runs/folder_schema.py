@@ -80,9 +80,6 @@ class Form:
 def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObject:
     """Compare a parsed JSON file with its schema.
 
-    Args:
-        model: The schema of this kind of file.
-
     Returns:
         `content` itself, so that keys that the schema does not name are kept.
 
@@ -176,9 +173,6 @@ class Details(FileModel):
     def check_confusion(self) -> "Details":
         """Check that the confusion table has a row for each class, and one more column for nodes without
         prediction.
-
-        Raises:
-            ValueError: A row has another length; pydantic reports it with its place.
         """
         table = self.test_confusion or []
         # The last column counts nodes without a prediction.
@@ -192,9 +186,6 @@ def check_metrics(task: str, **parts: Mapping[str, object]) -> None:
 
     Args:
         parts: Metrics by name, for each part of the split.
-
-    Raises:
-        ValueError: A part does not have the metric.
     """
     needed = task_or_default(task).metric
     for part, metrics in parts.items():
@@ -231,11 +222,7 @@ class Transfer(FileModel):
 
     @model_validator(mode="after")
     def check_direction(self) -> "Transfer":
-        """Check that the server does not send to itself.
-
-        Raises:
-            ValueError: The server sends to itself; pydantic reports it with its place.
-        """
+        """Check that the server does not send to itself."""
         if self.sender == self.receiver == "server":
             raise ValueError("the server sends nothing to itself")
         return self
@@ -249,11 +236,7 @@ class LedgerFile(FileModel):
 
     @model_validator(mode="after")
     def check_lengths(self) -> "LedgerFile":
-        """Check that every entry has a number for each client.
-
-        Raises:
-            ValueError: A list has another length; pydantic reports it with its place.
-        """
+        """Check that every entry has a number for each client."""
         for number, entry in enumerate(self.entries):
             if not len(entry.sent) == len(entry.received) == self.num_clients:
                 raise ValueError(

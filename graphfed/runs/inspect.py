@@ -48,8 +48,6 @@ class Inspection:
     """What `inspect` found about a graph or readings of sensors.
 
     Attributes:
-        data: The graph, or the readings.
-        overview: What `graphfed.data.graphs.overview.overview` or `sensor_overview` returns.
         split_problem: Why there is no usable split; None if there is one.
         methods: Every method of the task, with the reason why a run of it would be refused on this data; None
             for a method that can be run.

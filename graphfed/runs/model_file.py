@@ -95,14 +95,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
-    """Read model.safetensors in the folder of a run.
-
-    Returns:
-        The arrays by name, in the layout of `weight_arrays`.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
+    """Read model.safetensors in the folder of a run, in the layout of `weight_arrays`."""
     from safetensors import SafetensorError
 
     path = folder / "model.safetensors"
@@ -127,9 +120,6 @@ def with_weights(
 
     Returns:
         The state with the weights of the file. Values at another place stay as they are.
-
-    Raises:
-        InputError: An array is missing or has another shape.
     """
     values = dict(fresh.values)
     for name in method.state.model:

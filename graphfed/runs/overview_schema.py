@@ -125,11 +125,7 @@ class GraphOverview(FileModel):
 
     @model_validator(mode="after")
     def check_classes(self) -> "GraphOverview":
-        """Check that every client has a count for each class.
-
-        Raises:
-            ValueError: A client has another number of counts; pydantic reports it with its place.
-        """
+        """Check that every client has a count for each class."""
         for number, client in enumerate(self.clients):
             if len(client.classes) != len(self.classes):
                 raise ValueError(f"clients.{number}.classes must have {len(self.classes)} numbers")
@@ -187,11 +183,7 @@ class ReadingsOverview(FileModel):
 
     @model_validator(mode="after")
     def check_sensors(self) -> "ReadingsOverview":
-        """Check that every list has an entry for each sensor, and that edges end at sensors.
-
-        Raises:
-            ValueError: A list has another length, or an edge ends at no sensor; pydantic reports it.
-        """
+        """Check that every list has an entry for each sensor, and that edges end at sensors."""
         each, count = self.sensors, len(self.sensors.ids)
         lengths = {len(each.missing), len(each.observed)}
         lengths |= {count} if each.position is None else {len(each.position)}

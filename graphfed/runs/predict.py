@@ -159,10 +159,7 @@ def _predict(
     """Set up as training does, put the weights in, and predict, all clients stacked.
 
     Args:
-        arrays: The weights, in the layout of `weight_arrays`.
         known: What the manifest says about the data that the model was trained on.
-        absent: Sensors that take no part in predicting.
-        elsewhere: Whether this is other data.
     """
     import pyarrow as pa
 
@@ -250,10 +247,6 @@ def write_table(path: Path, table: "pa.Table") -> None:
 
     A spreadsheet takes a text in CSV that begins with a sign such as = for a formula. Such a text gets an
     apostrophe before it (`guarded`); Parquet has every text as it is.
-
-    Raises:
-        InputError: The ending is another one, or the file exists.
-        GraphfedError: The disk refuses the file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

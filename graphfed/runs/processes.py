@@ -53,10 +53,6 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
     Args:
         fed: The federation, with this process's clients or the server.
         arguments: Plain values: method, plugins, config, task, checkpoints, dtype and the path of the data.
-        log: Sends a progress event to the caller.
-
-    Returns:
-        What `part_of_run` returns, or why the run was interrupted.
     """
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = get_task(arguments["task"]["name"]).data
@@ -149,10 +145,8 @@ def train_run(
     """Train a run with one process for each worker: what `runs.run` calls for runtime=processes.
 
     Args:
-        parts: The data of each worker's clients.
         folder: The folder for checkpoints; None to keep none.
         start: The round to go on from; None for the beginning.
-        on_event: Called with every event of the training.
     """
     return train_in_processes(
         config.method,
@@ -185,19 +179,13 @@ def train_in_processes(
 
     Args:
         parts: The data of each worker's clients (a `Cohort` or a `Series`).
-        on_event: Called with every event of the training.
         running: Processes that already run with these workers. Without them processes are started for this
             run and stopped after it.
-        threads: Threads of each process that is started.
         checkpoints: The folder, the seconds between checkpoints, and the round to go on from (None: the
             beginning), as in `Checkpoints`; None to keep none.
 
-    Returns:
-        What `train` returns, and the ledger of all places.
-
     Raises:
         Interrupted: SIGINT or SIGTERM came during training, after every process has saved.
-        GraphfedError: A process failed (see `Workers.run`).
     """
     kind, workers = get_task(task.name).data, [list(part.clients) for part in parts]
     common = {

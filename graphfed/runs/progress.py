@@ -23,11 +23,7 @@ OnEvent = Callable[["Event"], None]
 
 
 def human_bytes(count: float) -> str:
-    """Write a number of bytes for people, in powers of 1000: ``1536000`` becomes ``'1.5 MB'``.
-
-    Args:
-        count: Bytes.
-    """
+    """Write a number of bytes for people, in powers of 1000: ``1536000`` becomes ``'1.5 MB'``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
@@ -49,9 +45,6 @@ def stages_of(on_event: OnEvent | None) -> Callable[[str], None]:
 
     Args:
         on_event: Shows the run's events; None if they are not shown.
-
-    Returns:
-        A function of a text, as in "loading cora".
     """
 
     def begin(stage: str) -> None:

@@ -59,9 +59,6 @@ def read_manifest(folder: str | Path) -> JsonObject:
 
     Args:
         folder: The folder of a run, a comparison, a sweep, a reproduction or a policy.
-
-    Raises:
-        InputError: There is no manifest, or it is damaged.
     """
     path = Path(folder) / "manifest.json"
     manifest = files.read_json(path, AnyManifest)
@@ -85,9 +82,6 @@ def reopen(
         data: The data, if it was an object in Python, which no file names.
         data_dir: The folder where the data files are now; default: where they were.
         on_stage: Called with the name of each stage that begins.
-
-    Returns:
-        The config, with every value checked again, and the inputs.
 
     Raises:
         InputError: The folder has no usable manifest, or graph, split or partition are not those of the run
@@ -114,14 +108,7 @@ def reopen(
 
 
 def check_hashes(folder: Path, inputs: Inputs, hashes: Mapping[str, str]) -> None:
-    """Check that graph, split and partition are those of the run.
-
-    Args:
-        folder: The folder of the run, for the message.
-
-    Raises:
-        InputError: A hash differs.
-    """
+    """Check that graph, split and partition are those of the run."""
     for what, here in inputs.hashes.items():
         there = hashes.get(what)
         if here != there:
@@ -144,11 +131,7 @@ def config_from_json(
     Args:
         folder: The folder with the manifest, for messages and for the copy of a partition.
         data: Replaces the data; needed if it was an object in Python.
-        data_dir: The folder where the data files are now.
         origin: Begins the message about a value; default: the folder's manifest.json.
-
-    Raises:
-        InputError: A value cannot be used, or a plug-in of the run is not here (see `plugins.check_plugins`).
     """
     check_plugins(asked.get("plugins", ()), folder)
     try:
@@ -196,12 +179,7 @@ def _saved_partition(named: str | None, folder: Path) -> str | None:
 def go_on(
     config: RunConfig, inputs: Inputs, folder: Path, on_event: "Callable[[Event], None] | None"
 ) -> Result:
-    """Go on with a run that has begun and not ended, from its newest undamaged checkpoint.
-
-    Raises:
-        InputError: The folder is locked by another program.
-        GraphfedError, Interrupted: As `finish`.
-    """
+    """Go on with a run that has begun and not ended, from its newest undamaged checkpoint."""
     from graphfed.runs.checkpoint import process_names
 
     with files.open_folder(folder, resume=True):
@@ -225,8 +203,6 @@ def find_start(
     the manifest.
 
     Args:
-        folder: The open folder of what was begun.
-        processes: The names of the processes that save.
         schema: The schema of the JSON files of its checkpoints.
 
     Returns:

@@ -241,8 +241,6 @@ def execute(
         own_partition: Whether to keep a copy of a partition that was read from a file in the folder.
 
     Raises:
-        InputError: The run does not fit on the disk.
-        GraphfedError: The disk refuses the files, or training diverged in every round.
         Interrupted: SIGINT or SIGTERM came during training.
     """
     if folder is not None:
@@ -271,7 +269,6 @@ def finish(
         start: The round of the checkpoint to go on from; None to start from the beginning.
 
     Raises:
-        GraphfedError: The disk refuses the files, or training diverged in every round.
         Interrupted: SIGINT or SIGTERM came during training.
     """
     with computing_with(_threads_of(config, inputs)):
@@ -349,9 +346,6 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
 
     The folder can then be used when that file is gone. Nothing is copied for a partition that was made by
     name.
-
-    Raises:
-        GraphfedError: The disk refuses the file.
     """
     if config.partition_file is None:
         return
@@ -364,9 +358,6 @@ def write_manifest(folder: Path, manifest: JsonObject) -> None:
 
     Args:
         folder: The folder of a run, a comparison or a sweep.
-
-    Raises:
-        GraphfedError: The disk refuses the file.
     """
     write_file(folder, "manifest.json", manifest)
 
@@ -377,20 +368,13 @@ def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
     Args:
         folder: The folder, which the message of an error names.
         content: The content; numbers that are not finite become null.
-
-    Raises:
-        GraphfedError: The disk refuses the file.
     """
     with files.writing_into(folder):
         write_json(folder / name, files.plain(content))
 
 
 def now() -> str:
-    """Return the time for a manifest.
-
-    Returns:
-        ISO 8601 in UTC, in seconds.
-    """
+    """Return the time for a manifest: ISO 8601 in UTC, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -482,9 +466,6 @@ def computing_with(count: int) -> Iterator[None]:
     """Compute with `count` threads in this block.
 
     The number is set and never inherited, because a wrong number makes a run many times slower.
-
-    Yields:
-        Nothing; the former number is restored afterwards.
     """
     import torch
 
@@ -497,11 +478,7 @@ def computing_with(count: int) -> Iterator[None]:
 
 
 def peak_rss_mb() -> float:
-    """Return the largest memory that this process or a child process has had.
-
-    Returns:
-        MB of 10^6 bytes.
-    """
+    """Return the largest memory that this process or a child process has had, in MB of 10^6 bytes."""
     return round(peak_memory() / 1e6, 1)
 
 

@@ -37,10 +37,6 @@ def given_settings(settings: object, named: Mapping[str, object] | None = None) 
 
     Args:
         settings: A mapping, or None.
-        named: Settings that were given as keywords.
-
-    Raises:
-        InputError: `settings` is of another type, or a setting is in both.
     """
     if settings is not None and not isinstance(settings, Mapping):
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
@@ -56,12 +52,10 @@ class Setting:
     """One setting of a method.
 
     Attributes:
-        name: The key of `--set`.
         kind: "whole number", "number", "yes or no", "text" or "choice".
         expected: What a value must be, as in "a number more than 0 and at most 1".
         choices: The values of a choice; empty for another kind.
         default: The value that the method uses if the setting is not given.
-        description: What the setting does.
         own: Whether only this method and its variants have the setting.
         only: With which values of other settings it exists, as in "backbone gat"; "" if with all.
     """
@@ -148,9 +142,6 @@ def settings_in(config: Any, **chosen: object) -> list[Setting]:
 
     Args:
         chosen: Values that replace the defaults of the class.
-
-    Returns:
-        The settings in the order of the class.
     """
     default = config(**chosen)
     fields: Mapping[str, FieldInfo] = config.__pydantic_fields__
@@ -170,14 +161,8 @@ def described(name: str, field: "FieldInfo", default: SettingValue) -> Setting:
 def parse_settings(pairs: Iterable[str]) -> dict[str, SettingValue]:
     """Read the values of `--set`: ``["lr=0.1", "patience=none"]`` becomes ``{"lr": 0.1, "patience": None}``.
 
-    Args:
-        pairs: Texts of the form KEY=VALUE.
-
     Returns:
         The values by key: numbers, None or text.
-
-    Raises:
-        InputError: A text has no name or no '=', or a name is given twice.
     """
     settings: dict[str, SettingValue] = {}
     for pair in pairs:
@@ -212,9 +197,6 @@ def prefixed_settings(
         prefix: "partition." or "data.".
         settings: Settings by name; those without the prefix are ignored.
         defaults: The options of the partition or data set, with their defaults.
-
-    Raises:
-        InputError: A value is not of the type of its default, or is out of range.
     """
     chosen = {}
     for key, value in settings.items():
@@ -258,7 +240,6 @@ def explain(complaint: "ErrorDetails", method: Method, task: str | None = None) 
     """Explain a complaint of pydantic in one line.
 
     Args:
-        method: The method whose settings were checked.
         task: The task whose defaults are shown; None for the method's first task.
 
     Returns:
@@ -276,7 +257,6 @@ def explain_in(
     """Explain a complaint of pydantic about any settings, as `explain` does for a method's.
 
     Args:
-        owner: What the settings belong to, for the message.
         able_with: Returns the names of other owners whose setting `key` can have a value.
 
     Returns:
@@ -356,9 +336,6 @@ def breaks_rule(config: object, rule: str) -> bool:
 
     Returns:
         True if the setting exists and has such a value.
-
-    Raises:
-        ValueError: The rule cannot be read; no rule is ignored silently.
     """
     parts = RULE.fullmatch(rule)
     if parts is None:
@@ -376,7 +353,6 @@ def unusable_value(method: Method, key: str, text: str) -> str:
     """Return why a method's setting can never have the value that `text` means.
 
     Args:
-        method: A method that has the setting.
         text: The value, as it is typed on the command line.
 
     Returns:
@@ -440,9 +416,6 @@ def home_of(key: str) -> str:
 def unknown_setting(key: object, known: Iterable[str]) -> str:
     """Return the hint that follows "... has no setting KEY".
 
-    Args:
-        known: The settings that can be given.
-
     Returns:
         Where the name belongs, if it is an option or a setting of something else, or the most similar name.
     """
@@ -454,13 +427,6 @@ def unknown_setting(key: object, known: Iterable[str]) -> str:
 
 
 def unknown_config_key(key: object, known: list[str]) -> str:
-    """Return the hint for a key of a config file that is no option.
-
-    Args:
-        known: The keys that a config file can have.
-
-    Returns:
-        Where a setting belongs, or the most similar key.
-    """
+    """Return the hint for a key of a config file that is no option."""
     name = key if isinstance(key, str) else ""
     return f"{name} is a setting: write it under 'set:'" if home_of(name) else did_you_mean(name, known)

@@ -3,11 +3,10 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NotRequired
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
 from graphfed.errors import InputError
@@ -53,14 +52,7 @@ class ComparedRow(TypedDict):
 
     Attributes:
         test_pooled: Test metrics of the same weights on the whole graph.
-        hashes: Of data, split and partition, for each seed.
-        rounds, best_round: For each seed.
-        bytes, seconds: Of a run.
         changed_settings: The settings that differ from their defaults.
-        headline: The metrics that come first.
-        training: All settings except the seed.
-        selected_by: The validation metric that chose the round.
-        folders: Of the runs.
     """
 
     label: str
@@ -82,25 +74,32 @@ class ComparedRow(TypedDict):
     folders: Annotated[list[str | None], Field(min_length=1)]
 
 
-class ComparisonFile(FileModel):
-    """The content of comparison.json."""
+class Comparison(FileModel):
+    """A finished table: the content of comparison.json.
+
+    Attributes:
+        seeds: The seeds of every row.
+        rows: A row for each method with its settings.
+        added: The reference rows that were added.
+        missing: The reference rows that are missing (only from `comparison_of`).
+        folder: The folder of the comparison; None if nothing was written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     dataset: str
     task: str
     clients: Positive
     partition: str
-    seeds: Annotated[list[Integer], Field(min_length=1)]
-    references_added: list[str]
-    references_missing: list[str]
-    rows: Annotated[list[ComparedRow], Field(min_length=1)]
+    seeds: Annotated[tuple[Integer, ...], Field(min_length=1, strict=False)]
+    added: tuple[str, ...] = Field(alias="references_added", strict=False)
+    missing: tuple[str, ...] = Field(alias="references_missing", strict=False)
+    rows: Annotated[tuple[ComparedRow, ...], Field(min_length=1, strict=False)]
+    folder: Path | None = None
 
     @model_validator(mode="after")
-    def check_rows(self) -> "ComparisonFile":
-        """Check that rows have different labels, the same metrics, and the metric that decides.
-
-        Raises:
-            ValueError: The rows do not agree; pydantic reports it with its place.
-        """
+    def _check_rows(self) -> "Comparison":
+        """Check that rows have different labels, the same metrics, and the metric that decides."""
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
         first = self.rows[0]
@@ -114,48 +113,14 @@ class ComparisonFile(FileModel):
             raise ValueError("rows: two rows have one label")
         return self
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """A finished table.
-
-    Attributes:
-        seeds: The seeds of every row.
-        rows: A row for each method with its settings.
-        added: The reference rows that were added.
-        missing: The reference rows that are missing (only from `comparison_of`).
-        folder: The folder of the comparison; None if nothing was written.
-    """
-
-    dataset: str
-    task: str
-    clients: int
-    partition: str
-    seeds: tuple[int, ...]
-    rows: tuple[ComparedRow, ...]
-    added: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    folder: Path | None = None
-
     def to_json(self) -> JsonObject:
         """Build the content of comparison.json.
 
         Returns:
             The content, without NaN.
         """
-        return files.plain_object(
-            {
-                "dataset": self.dataset,
-                "task": self.task,
-                "clients": self.clients,
-                "partition": self.partition,
-                "seeds": self.seeds,
-                "references_added": self.added,
-                "references_missing": self.missing,
-                "rows": self.rows,
-                "warnings": [warning.to_json() for warning in self.warnings],
-            }
-        )
+        content = self.model_dump(by_alias=True, exclude={"folder"})
+        return files.plain_object({**content, "warnings": [each.to_json() for each in self.warnings]})
 
     @property
     def warnings(self) -> list[ResultWarning]:
@@ -290,30 +255,13 @@ def _table_metrics(task: str, rows: Sequence[ComparedRow]) -> list[str]:
 
 
 def comparison_in(folder: Path) -> Comparison:
-    """Read a finished comparison.
-
-    Raises:
-        InputError: comparison.json is missing or damaged.
-    """
-    content = files.read_json(folder / "comparison.json", ComparisonFile)
-    return Comparison(
-        dataset=content["dataset"],
-        task=content["task"],
-        clients=content["clients"],
-        partition=content["partition"],
-        seeds=tuple(content["seeds"]),
-        rows=tuple(content["rows"]),
-        added=tuple(content["references_added"]),
-        missing=tuple(content["references_missing"]),
-        folder=folder,
-    )
+    """Read a finished comparison."""
+    content = files.read_json(folder / "comparison.json", Comparison)
+    return Comparison.model_validate({**content, "folder": folder})
 
 
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
     """Make the table of finished runs. Runs that differ in the seed alone share a row.
-
-    Args:
-        results: Results of runs, or their folders.
 
     Raises:
         InputError: Runs did different tasks, had different data, splits or partitions for one seed (the
@@ -373,7 +321,15 @@ def make_comparison(
     rows = tuple(_row(label, [row[seed] for seed in sorted(row)]) for label, row in results.items())
     seeds = tuple(rows[0]["seeds"])
     return Comparison(
-        first.dataset, first.task, first.clients, first.partition, seeds, rows, added, missing, folder
+        dataset=first.dataset,
+        task=first.task,
+        clients=first.clients,
+        partition=first.partition,
+        seeds=seeds,
+        references_added=added,
+        references_missing=missing,
+        rows=rows,
+        folder=folder,
     )
 
 

@@ -45,13 +45,7 @@ class Job(Protocol):
         """The expected duration, for the remaining time."""
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """Do the work in this process.
-
-        Args:
-            label: Stands before each line of progress.
-            command: The command that a manifest records.
-            progress: Whether to show progress on stderr.
-        """
+        """Do the work in this process."""
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[object, ...]]:
         """Return how another process does the work: a function of a module, and its plain arguments."""
@@ -78,26 +72,14 @@ class Run:
 
 
 def check_jobs(jobs: object) -> int:
-    """Check a number of runs at a time.
-
-    Raises:
-        InputError: The value is no whole number between 1 and MAX_JOBS.
-    """
+    """Check a number of runs at a time."""
     if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= MAX_JOBS:
         raise InputError(f"jobs={shown(jobs)} cannot be used; give a whole number from 1 to {MAX_JOBS}")
     return jobs
 
 
 def run_all(runs: Sequence[Job], *, jobs: int, cache: InputCache, command: str, progress: bool) -> None:
-    """Do all jobs. If one fails, the others go on; if its input is bad, they stop and are saved.
-
-    Args:
-        jobs: How many are done at a time.
-        progress: Whether to show progress on stderr.
-
-    Raises:
-        GraphfedError: Jobs failed (the message names them), or a process was killed; and what `run` raises.
-    """
+    """Do all jobs. If one fails, the others go on; if its input is bad, they stop and are saved."""
     at_once = min(jobs, len(runs))
     failures = Failures()
     if at_once > 1:

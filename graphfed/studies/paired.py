@@ -72,9 +72,6 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
     With m tests the k-th smallest p value is multiplied by m - k + 1, and no corrected value is below that of
     a smaller p value. The probability that any true hypothesis is rejected stays below the level.
 
-    Returns:
-        The corrected values, in the same order, at most 1.
-
     Reference:
         Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
         1979.

@@ -61,7 +61,6 @@ def read_configs(
 
     Args:
         data: The data, if it was an object in Python.
-        data_dir: The folder where the data files are now.
     """
     return {
         run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir) for run in runs
@@ -69,11 +68,7 @@ def read_configs(
 
 
 def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
-    """Return the seeds of a collection of whole numbers.
-
-    Raises:
-        InputError: There is none, one is given twice, or the value is no collection.
-    """
+    """Return the seeds of a collection of whole numbers."""
     try:
         chosen: tuple[int, ...] | None = tuple(seeds)
         len(set(seeds))
@@ -93,11 +88,7 @@ def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
 
 
 def parse_seeds(seeds: object) -> tuple[int, ...]:
-    """Read seeds: ``"0,1,2"``, ``"0-39"``, a number, or a list of these.
-
-    Raises:
-        InputError: A part is no whole number and no range of them.
-    """
+    """Read seeds: ``"0,1,2"``, ``"0-39"``, a number, or a list of these."""
     parts = seeds.split(",") if isinstance(seeds, str) else seeds if isinstance(seeds, list) else [seeds]
     try:
         return tuple(seed for part in parts for seed in _seed_range(str(part)))
@@ -126,7 +117,6 @@ def existing_settings(
 
     Args:
         shared: Settings that several runs have in common, and `preset`.
-        own: The run's own settings, which replace shared ones.
 
     Returns:
         The shared settings that exist; all if some cannot be used, so that `make_config` can say why.
@@ -162,9 +152,6 @@ class InputCache:
 
         Args:
             on_stage: Called with the name of each stage that begins.
-
-        Raises:
-            InputError: They cannot be loaded, or do not suit the run.
         """
         key = _input_key(config)
         inputs = self._made.pop(key, None) or load_inputs(config, self._loaded, on_stage)
@@ -194,14 +181,7 @@ def _input_key(config: RunConfig) -> Hashable:
 
 
 def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -> None:
-    """Raise InputError unless all rows have the same inputs for each seed.
-
-    Args:
-        table: The hashes by label, seed and kind.
-
-    Raises:
-        InputError: Two rows have different hashes for a seed.
-    """
+    """Raise InputError unless all rows have the same inputs for each seed."""
     first = next(iter(table))
     for label, row in table.items():
         for seed, hashes in row.items():
@@ -223,10 +203,7 @@ class Study:
     """Runs that share their inputs, in one folder.
 
     Attributes:
-        kind: What it is, before the progress of loading.
-        rows: The planned runs.
         folder: The folder; None to write nothing.
-        progress: Whether to show progress on stderr.
     """
 
     kind: str
@@ -283,7 +260,6 @@ class Study:
 
         Args:
             label: The label of the run's row, from which its folder has its name.
-            progress_label: Stands before each line of progress.
         """
         folder = None if self.folder is None else self.folder / run_name(label, config.seed)
         with show_progress(progress_label, self.progress) as on_event:
@@ -308,7 +284,6 @@ def run_or_read(
 
     Args:
         folder: Its folder; None to write nothing. A saved partition is kept in the folder above.
-        command: The command that the manifest records.
     """
     if folder is None:
         return execute(config, inputs, folder=None, command=command, on_event=on_event)
@@ -328,11 +303,7 @@ class Failures:
 
     @contextmanager
     def noted(self, name: str) -> Iterator[None]:
-        """Note what makes the run in this block fail; bad input stops all runs.
-
-        Args:
-            name: The name of the run for people.
-        """
+        """Note what makes the run in this block fail; bad input stops all runs."""
         try:
             yield
         except InputError:
@@ -341,11 +312,7 @@ class Failures:
             self._found[name] = error
 
     def raise_first(self) -> None:
-        """Raise GraphfedError if a run failed, with the names of all that did.
-
-        Raises:
-            GraphfedError: A run failed.
-        """
+        """Raise GraphfedError if a run failed, with the names of all that did."""
         if not self._found:
             return
         (name, first), *others = self._found.items()
@@ -363,7 +330,6 @@ class Statistic(TypedDict):
         mean: None if a value is missing.
         std: The sample standard deviation (n - 1 in the denominator); None for one value, or if one is
             missing.
-        values: The value of each seed.
     """
 
     mean: Real | None

@@ -13,7 +13,6 @@ true value. So trials keep validation metrics only, and the chosen settings are 
 more trial and gives the same weights.
 """
 
-import dataclasses
 import itertools
 import math
 import shutil
@@ -75,8 +74,6 @@ class Trial(TypedDict):
 
     Attributes:
         trial: The number of the trial, from 1.
-        rounds, best_round: For each seed that has ended.
-        seconds: Of a run.
         failed: Why training diverged with a seed, after which no other seed was tried; None if it did not.
     """
 
@@ -105,27 +102,32 @@ class TrialFile(RootModel[Trial]):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class SweepFile(FileModel):
-    """The content of sweep.json."""
+class Sweep(FileModel):
+    """A finished sweep: the content of sweep.json.
+
+    Attributes:
+        trials: In the order in which they ran.
+        edges: Sentences about chosen values at the edge of what was tried.
+        folder: The folder of the sweep; None if nothing was written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     method: str
     dataset: str
     clients: Positive
     partition: str
-    seeds: Annotated[list[Integer], Field(min_length=1)]
+    seeds: Annotated[tuple[Integer, ...], Field(min_length=1, strict=False)]
     metric: str
-    trials: Annotated[list[Trial], Field(min_length=1)]
+    trials: Annotated[tuple[Trial, ...], Field(min_length=1, strict=False)]
     chosen: Chosen
-    edges: list[str]
+    edges: Annotated[tuple[str, ...], Field(strict=False)]
     task: str
+    folder: Path | None = None
 
     @model_validator(mode="after")
-    def check_trials(self) -> "SweepFile":
-        """Check that trials have the same settings, and that trials and the chosen settings have the metric.
-
-        Raises:
-            ValueError: The trials do not agree; pydantic reports it with its place.
-        """
+    def _check_trials(self) -> "Sweep":
+        """Check that trials have the same settings, and that they and the chosen ones have the metric."""
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}")
         keys = self.trials[0]["settings"].keys()
@@ -138,32 +140,9 @@ class SweepFile(FileModel):
             raise ValueError(f"chosen.test has no {self.metric!r}")
         return self
 
-
-@dataclass(frozen=True)
-class Sweep:
-    """A finished sweep.
-
-    Attributes:
-        trials: In the order in which they ran.
-        edges: Sentences about chosen values at the edge of what was tried.
-        folder: The folder of the sweep; None if nothing was written.
-    """
-
-    method: str
-    dataset: str
-    clients: int
-    partition: str
-    seeds: tuple[int, ...]
-    metric: str
-    trials: tuple[Trial, ...]
-    chosen: Chosen
-    edges: tuple[str, ...]
-    task: str
-    folder: Path | None = None
-
     def to_json(self) -> JsonObject:
         """Return the content of sweep.json."""
-        return files.fields_of(self)
+        return files.plain_object(self.model_dump(exclude={"folder"}))
 
     def ranked(self) -> list[Trial]:
         """Return the trials by validation: the best first, equal ones in their order, failed ones last."""
@@ -289,15 +268,9 @@ def _go_on(plan: "Plan", folder: Path, manifest: JsonObject, progress: bool) -> 
 
 
 def sweep_in(folder: Path) -> Sweep:
-    """Read a finished sweep.
-
-    Raises:
-        InputError: sweep.json is missing or damaged.
-    """
-    content = files.read_json(folder / "sweep.json", SweepFile)
-    known = {f.name: content[f.name] for f in dataclasses.fields(Sweep) if f.name != "folder"}
-    lists = {key: tuple(known[key]) for key in ("seeds", "trials", "edges")}
-    return Sweep(**{**known, **lists}, folder=folder)
+    """Read a finished sweep."""
+    content = files.read_json(folder / "sweep.json", Sweep)
+    return Sweep.model_validate({**content, "folder": folder})
 
 
 # ---- what is tried -----------------------------------------------------------------------------------------
@@ -309,7 +282,6 @@ class Plan:
 
     Attributes:
         row: What is common to all trials, for each seed.
-        ranges: Where Optuna draws other settings.
         trials: The number of trials of a search; None for every combination of the grid.
     """
 

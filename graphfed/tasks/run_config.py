@@ -26,16 +26,12 @@ class RunConfig(CommonOptions):
 
     Attributes:
         data: The name of a data set, or a graph, sensors, or their description.
-        data_source: How a manifest names the data.
-        data_options: Options of a generated data set.
         data_dir: The folder that is searched for data files first.
         clients: The number of clients; None if it follows from data that is not loaded yet.
-        partition: The partitioner.
         partition_file: The file of a saved partition; None if the partition is computed. The three attributes
             above then have the values in the file.
         workers: The number of processes that hold clients in the runtimes "processes" and "nvflare"; None in
             the runtime "local".
-        settings: The settings of the method.
     """
 
     method: Method
@@ -95,9 +91,6 @@ class RunConfig(CommonOptions):
         Returns:
             Every option by its name, and the settings under ``set``. An option without a value is omitted; a
             setting without a value is None.
-
-        Raises:
-            InputError: The data is a Python object, which no file can name.
         """
         if self.data_source.source is None:
             raise InputError(
@@ -139,9 +132,6 @@ def default_threads(graph: Graph) -> int:
 
 def threads_for(entries: int) -> int:
     """Choose the number of threads for an epoch.
-
-    Args:
-        entries: The number of values that an epoch reads.
 
     Returns:
         1 for less than `MANY_ENTRIES`, else the number of available cores.

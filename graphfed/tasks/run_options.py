@@ -61,10 +61,8 @@ class Described:
     """What the declaration of an option adds to its type and default.
 
     Attributes:
-        metavar: How the help names the value.
         names: Names that the shell completes; a Literal has them in its type.
         plugins: The group of entry points whose names are completed, too.
-        least, most: The range of a number.
     """
 
     metavar: str
@@ -268,22 +266,14 @@ def choices_of(name: str) -> tuple[str, ...]:
 
 
 def checked_options(given: Mapping[str, Any]) -> RunOptions:
-    """Check type and range of every option; what a name means, and what fits together, is checked later.
-
-    Raises:
-        InputError: A value cannot be used. The message has its key, the value and what was expected.
-    """
+    """Check type and range of every option; what a name means, and what fits together, is checked later."""
     asked = RunOptions(**given)
     names = [name for name in OPTIONS if name != "method"]
     return dataclasses.replace(asked, **{name: checked_option(name, getattr(asked, name)) for name in names})
 
 
 def checked_option(name: str, value: Any) -> Any:
-    """Check the value of one option, and return it in the declared type.
-
-    Raises:
-        InputError: As `checked_options`.
-    """
+    """Check the value of one option, and return it in the declared type."""
     kinds = kinds_of(name)
     if object in kinds or (value is None and type(None) in kinds):
         return value

@@ -143,7 +143,8 @@ class LearnedPolicy:
             The content of result.json, with the number of the episodes and their returns.
         """
         returns = [line["return"] for line in self.episodes]
-        return {**files.fields_of(self), "episodes": len(returns), "returns": returns}
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "folder"}
+        return {**files.plain_object(fields), "episodes": len(returns), "returns": returns}
 
 
 def learned_in(folder: Path) -> LearnedPolicy:
