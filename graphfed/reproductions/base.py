@@ -4,6 +4,7 @@ A paper's module is plain code that makes a `Paper`. `graphfed.reproduce` runs i
 figures with the printed ones. Nothing in this module runs anything.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -37,6 +38,7 @@ __all__ = [
     "Row",
     "Runs",
     "Target",
+    "column_cells",
     "on_data",
     "paragraphs",
     "point",
@@ -60,12 +62,7 @@ Cells = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True)
 class Printed:
-    """A figure of the paper, in its unit: percent for a fraction.
-
-    Attributes:
-        mean: The figure.
-        std: Its deviation; None if none is printed.
-    """
+    """A figure of the paper, in its unit (percent for a fraction), with its deviation if one is printed."""
 
     mean: float
     std: float | None = None
@@ -108,15 +105,12 @@ class Row:
         label: The name of the row, which also names the folders of its runs.
         method: A registered method; "" for a row that shows a policy only.
         options: Options of `graphfed.run` in which it differs from its item.
-        settings: Settings of the method, likewise.
-        seeds: Its own seeds; None for its item's.
-        printed: The printed figures by metric. A metric that is absent is not printed.
-        relative: The rows with which it is compared.
+        settings: Settings of the method in which it differs.
+        seeds: None for those of its item.
+        printed: By metric; a metric that is absent is not printed.
         panel: With `series` and `x`: its place as a point, if its item has an `x`.
-        series: The line that it belongs to.
-        x: Its place on that line.
         quick: Whether the short version has it.
-        policy: What it runs with, or shows, and what has to be learned first.
+        policy: What it runs with, or shows; it is learned first.
     """
 
     label: str
@@ -146,7 +140,7 @@ def point(series: str, x: float, method: str, *, panel: str = "", label: str = "
         x: The place on the line.
         method: The method.
         panel: The panel of the line.
-        label: Its label; by default panel, series and x.
+        label: By default panel, series and x.
         fields: Other fields of `Row`.
 
     Returns:
@@ -161,7 +155,9 @@ def point(series: str, x: float, method: str, *, panel: str = "", label: str = "
 
 @dataclass(frozen=True)
 class Quick:
-    """What the short version has in place of an item's seeds (None: these), options and settings."""
+    """What the short version has in place of an item's seeds (None: these), options and settings, and of
+    those of its policies, which are learned in two episodes.
+    """
 
     seeds: Sequence[int] | None = None
     options: Mapping[str, object] = field(default_factory=dict)
@@ -181,10 +177,10 @@ class Item:
         seeds: The seeds of rows without their own.
         options: Options of `graphfed.run` for every row.
         settings: Settings for every row; `preset=paper` is one of them unless a row has another preset.
-        quick: The short version.
         panels: The order of the drawings, if the rows have panels.
         data: The data set, if the item can be made on several (`on_data`).
         base: Its name on the first of these; "" for `name`.
+        reads: What it needs of its data sets: all, the graph without features, or nothing.
         kind: The name of its kind in reproduce.json.
     """
 
@@ -200,6 +196,7 @@ class Item:
     panels: tuple[str, ...] = ()
     data: str | None = None
     base: str = ""
+    reads: Literal["data", "structure", "nothing"] = "data"
     kind: str = ""
 
     def __post_init__(self) -> None:
@@ -227,21 +224,22 @@ class Item:
         """
         return {**self.options, **row.options}
 
-    def settings_of(self, row: Row, more: Mapping[str, object] | None = None) -> dict[str, object]:
+    def settings_of(self, row: Row) -> dict[str, object]:
         """Return the settings of a row, with those settings of the item that exist in its runs.
 
         Args:
             row: One of its rows.
-            more: More settings, which replace those of the row.
 
         Returns:
             The settings by name; preset=paper unless they say otherwise.
         """
-        own = {**row.settings, **(more or {})}
-        return {**self._shared(row, {"preset": "paper", **self.settings}, own), **own}
+        return {**self._existing(row, {"preset": "paper", **self.settings}, row.settings), **row.settings}
 
-    def _shared(self, row: Row, shared: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+    def _existing(
+        self, row: Row, shared: Mapping[str, object], own: Mapping[str, object]
+    ) -> dict[str, object]:
         """Return the shared settings that exist in the runs of a row, and those that no method has."""
+        # A setting that no row knows stays, so that `config` refuses a misspelt one.
         others = {name for other in self.rows for name in _settings_in(other)} - _settings_in(row)
         shared = {key: value for key, value in shared.items() if key not in others}
         if not row.method:
@@ -263,8 +261,7 @@ class Item:
     def config(
         self, row: Row, seed: int, data_dir: str | Path | None, settings: Mapping[str, object] | None = None
     ) -> RunConfig:
-        """Return the checked config of a run of a row. The run has one thread unless the options say
-        otherwise.
+        """Return the checked config of a run, which has one thread unless the options say otherwise.
 
         Args:
             row: One of its rows.
@@ -278,11 +275,12 @@ class Item:
         Raises:
             InputError: An option or setting cannot be used.
         """
+        row = replace(row, settings={**row.settings, **(settings or {})})
         return make_config(
             row.method,
             **{"threads": 1, **self.options_of(row)},
             seed=seed,
-            settings=self.settings_of(row, settings),
+            settings=self.settings_of(row),
             data_dir=data_dir,
         )
 
@@ -293,13 +291,15 @@ class Item:
 
     @property
     def data_sets(self) -> list[str]:
-        """Return the data sets that the rows need."""
+        """The data sets that the rows need."""
+        if self.reads == "nothing":
+            return []
         named = {str(self.options_of(row).get("data", "digits")) for row in self.rows if row.method}
         return sorted(named | {policy.data for policy in self.policies})
 
     @property
     def policies(self) -> list[Policy]:
-        """Return the policies that the rows need, each once."""
+        """The policies that the rows need, each once."""
         return [*{row.policy.name: row.policy for row in self.rows if row.policy is not None}.values()]
 
     def usable(self, data: Availability) -> bool:
@@ -311,7 +311,7 @@ class Item:
         Returns:
             True if it suffices.
         """
-        return data.ready
+        return data.ready or (self.reads == "structure" and data.place is not None)
 
     def with_seeds(self, seeds: Sequence[int]) -> Self:
         """Return the same item with other seeds in every row.
@@ -338,13 +338,19 @@ class Item:
         return self._with_rows([row for row in self.rows if row.label in labels])
 
     def _with_rows(self, rows: Sequence[Row]) -> Self:
-        """Return the same item with these rows only, without comparisons with others and their settings."""
+        """Return the same item with these of its rows, without comparisons with others."""
         labels = {row.label for row in rows}
-        used, known = ({name for row in some for name in _settings_in(row)} for some in (rows, self.rows))
-        settings = {name: value for name, value in self.settings.items() if name not in known - used}
-        rows = [replace(row, relative=tuple(r for r in row.relative if r.to in labels)) for row in rows]
         panels = tuple(panel for panel in self.panels if any(row.panel == panel for row in rows))
-        return replace(self, rows=tuple(rows), panels=panels, settings=settings)
+        # Which settings of the item exist in a row depends on the other rows, so each row gets its own now.
+        rows = [
+            replace(
+                row,
+                settings=self.settings_of(row),
+                relative=tuple(relative for relative in row.relative if relative.to in labels),
+            )
+            for row in rows
+        ]
+        return replace(self, rows=tuple(rows), panels=panels, settings={})
 
     def short(self) -> Self:
         """Return the short version.
@@ -352,26 +358,26 @@ class Item:
         Returns:
             The item; without the printed figures if it uses other data.
         """
-        rows = [self._short_row(row) for row in self.rows if row.quick]
-        short = self._with_rows(rows).with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
-        return short if {*short.data_sets} <= {*self.data_sets} else short._without_printed()
-
-    def _short_row(self, row: Row) -> Row:
-        quick = self.quick.settings
-        others = {name: value for name, value in self.settings_of(row).items() if name not in quick}
-        return replace(
-            row,
-            options={**row.options, **self.quick.options},
-            settings={**row.settings, **self._shared(row, quick, others)},
-            policy=None if row.policy is None else row.policy.short(),
-        )
-
-    def _without_printed(self) -> Self:
+        kept = self._with_rows([row for row in self.rows if row.quick])
+        short = replace(kept, rows=tuple(self._short_row(row) for row in kept.rows))
+        short = short.with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
+        if {*short.data_sets} <= {*self.data_sets}:
+            return short
         rows = tuple(
             replace(row, printed={}, relative=tuple(Relative(relative.to) for relative in row.relative))
-            for row in self.rows
+            for row in short.rows
         )
-        return replace(self, title=f"{self.title} (quick: on {', '.join(self.data_sets)})", rows=rows)
+        return replace(short, title=f"{self.title} (quick: on {', '.join(short.data_sets)})", rows=rows)
+
+    def _short_row(self, row: Row) -> Row:
+        quick = self.quick
+        others = {name: value for name, value in row.settings.items() if name not in quick.settings}
+        return replace(
+            row,
+            options={**row.options, **quick.options},
+            settings={**row.settings, **self._existing(row, quick.settings, others)},
+            policy=row.policy and row.policy.short(quick.options, quick.settings),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,14 +416,6 @@ class Runs(Item):
         """The name of the folder with the runs."""
         return self.runs_in or self.name
 
-    def panels_shown(self) -> tuple[str, ...]:
-        """Return the panels of the drawing.
-
-        Returns:
-            The panels in their order; () if the rows are not points.
-        """
-        return self.panels or (tuple(dict.fromkeys(row.panel for row in self.rows)) if self.x else ())
-
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Runs):
@@ -436,9 +434,13 @@ class Place:
     cache: InputCache
     progress: bool = False
 
+    def config(self, item: Item, row: Row) -> RunConfig:
+        """Return the config of a row's run with its first seed."""
+        return item.config(row, item.seeds_of(row)[0], self.data_dir)
+
     def inputs(self, item: Item, row: Row) -> Inputs:
         """Return the inputs of a row's run with its first seed."""
-        return self.cache.get(item.config(row, item.seeds_of(row)[0], self.data_dir))
+        return self.cache.get(self.config(item, row))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -446,35 +448,15 @@ class Measured(Item):
     """An item that trains nothing: functions of its paper's module measure and show it.
 
     Attributes:
-        measure: Returns the rows of reproduce.json, after policies are learned and before any run.
+        measure: Returns what reproduce.json has of a row next to its label, after policies are learned and
+            before any run.
         cells: The columns and lines of its table.
         draw: Its charts.
-        pending: Says what remains to be done that takes long, for the predicted cost, and refuses a folder of
-            something else. None for an item that takes no time.
-        reads: What it needs of its data sets: all, the graph without features, or nothing.
     """
 
-    measure: Callable[["Measured", Place], list[dict[str, object]]]
+    measure: Callable[["Measured", Row, Place], dict[str, Any]]
     cells: Callable[[Found], Cells]
     draw: Callable[[Found], Charts]
-    pending: Callable[["Measured", Place], str] | None = None
-    reads: Literal["data", "structure", "nothing"] = "data"
-
-    @property
-    def data_sets(self) -> list[str]:
-        """Return the data sets that the rows need."""
-        return [] if self.reads == "nothing" else super().data_sets
-
-    def usable(self, data: Availability) -> bool:
-        """Return whether what is there of a data set suffices.
-
-        Args:
-            data: What is there.
-
-        Returns:
-            True if it suffices.
-        """
-        return data.ready or (self.reads == "structure" and data.place is not None)
 
 
 # ---- several items -----------------------------------------------------------------------------------------
@@ -534,55 +516,52 @@ def same_runs(
     Returns:
         The item.
     """
-    part = item
+    used = {metric.split(".")[1] for metric in metrics if "." in metric}
+    part = replace(item, targets={key: target for key, target in item.targets.items() if key in used})
     if rows is not None:
         known = {row.label: row for row in item.rows}
-        part = item._with_rows([replace(known[label], relative=()) for label in rows])
-    common = {
-        "source": item.source,
-        "notes": item.notes,
-        "seeds": item.seeds,
-        "options": item.options,
-        "settings": part.settings,
-        "quick": item.quick,
-        "panels": part.panels,
-        "called": item.called,
-        "divided_by": item.divided_by,
-        "x": item.x,
-        "targets": {
-            target: value
-            for target, value in item.targets.items()
-            if any(metric.partition(".")[2].startswith(f"{target}.") for metric in metrics)
-        },
+        part = part._with_rows([replace(known[label], relative=()) for label in rows])
+    others = {each.name: getattr(part, each.name) for each in dataclasses.fields(part)}
+    own = {
+        "name": name + item.name.removeprefix(item.base or item.name),
+        "base": name if item.base else "",
+        "title": f"{title}, {item.data}" if item.data else title,
+        "metrics": metrics,
+        "runs_in": item.run_folder,
+        **fields,
     }
-    return shows(
-        name=name + item.name.removeprefix(item.base or item.name),
-        base=name if item.base else "",
-        title=f"{title}, {item.data}" if item.data else title,
-        data=item.data,
-        rows=part.rows,
-        metrics=metrics,
-        runs_in=item.run_folder,
-        **{**common, **fields},
-    )
+    # Whether it draws curves is no business of the other item.
+    return shows(**{key: value for key, value in others.items() if key not in ("kind", "against")} | own)
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """Return the paragraphs of a text, each in one line: the notes of an item.
-
-    Args:
-        text: Paragraphs that are separated by empty lines.
-    """
+    """Return the paragraphs of a text, which empty lines separate, each in one line: the notes of an item."""
     return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+#: A column of the table of a `Measured` item: its title, a key of the row or a function of it, and a format.
+Column = tuple[str, str | Callable[[Found], object], str]
+
+
+def column_cells(*columns: Column) -> Callable[[Found], Cells]:
+    """Return the function that makes a table with a line for each row, of the label and these columns."""
+
+    def text(row: Found, value: str | Callable[[Found], object], form: str) -> str:
+        figure = row[value] if isinstance(value, str) else value(row)
+        return "-" if figure is None else format(figure, form)
+
+    def cells(found: Found) -> Cells:
+        lines = [
+            [row["label"], *(text(row, value, form) for _, value, form in columns)] for row in found["rows"]
+        ]
+        return ["row", *(title for title, _, _ in columns)], lines
+
+    return cells
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and what can be reproduced of it.
-
-    Attributes:
-        name: The name of its folder, and of the paper on the command line.
-    """
+    """A paper and what can be reproduced of it; `name` is that of its folder and on the command line."""
 
     name: str
     title: str

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphfed.reproductions import cnfgnn_sensors as shared
 from graphfed.reproductions.base import (
     Curves,
     Paper,
@@ -20,23 +21,6 @@ from graphfed.reproductions.base import (
     paragraphs,
     point,
     same_runs,
-)
-from graphfed.reproductions.cnfgnn_sensors import (
-    ALIKE,
-    ALIKE_ON_20,
-    ALIKE_ROUNDS,
-    DATA,
-    FIG2,
-    FIGA1,
-    FIGA2,
-    GRAPH_NETWORK,
-    LARGE,
-    MASK,
-    PERCENTAGES,
-    QUICK,
-    SMALL,
-    TABLE8,
-    seen,
 )
 
 RMSE = "rmse_as_read"
@@ -232,16 +216,17 @@ def table7(data: str) -> Runs:
 
     def small(name: str, method: str) -> Row:
         label = f"{name}, 63K"
-        settings = {**SMALL, **budget.small}
+        settings = {**shared.SMALL, **budget.small}
         return Row(label, method, settings=settings, seeds=budget.seeds, printed=printed(label))
 
     def large(name: str, method: str) -> Row:
         label = f"{name}, 727K"
         options = {} if budget.large_rounds is None else {"rounds": budget.large_rounds}
-        return Row(label, method, options=options, settings={**LARGE, **budget.large}, printed=printed(label))
+        settings = {**shared.LARGE, **budget.large}
+        return Row(label, method, options=options, settings=settings, printed=printed(label))
 
     def strategy(label: str, name: str | None = None, **fields: Any) -> Row:
-        settings = {**GRAPH_NETWORK, **budget.strategies}
+        settings = {**shared.GRAPH_NETWORK, **budget.strategies}
         if name is not None:
             settings["strategy"] = name
         if name in (None, "at"):
@@ -266,7 +251,7 @@ def table7(data: str) -> Runs:
         called={**CALLED, "rmse": "RMSE (mph)"} if on_20 else CALLED,
         options={"rounds": budget.rounds},
         settings={**AS_READ, "patience": 8, **budget.settings},
-        quick=QUICK,
+        quick=shared.QUICK,
         rows=(
             small("GRU central", "gru_central"),
             large("GRU central", "gru_central"),
@@ -287,7 +272,7 @@ def table7(data: str) -> Runs:
     )
 
 
-TABLE7_ITEMS = on_data(table7, DATA)
+TABLE7_ITEMS = on_data(table7, shared.DATA)
 
 STRATEGIES = ("CNFGNN", "GRU + GN central", "SL", "SL + FedAvg", "AT without FedAvg")
 
@@ -342,7 +327,7 @@ FIG3 = tuple(
 
 EQUAL_BUDGETS = {
     "metr_la_week": Budget(rounds=10, settings={"every": 16, "batch": 8, "server_batch": 8}),
-    "metr_la_20": Budget(rounds=ALIKE_ROUNDS, settings=ALIKE_ON_20),
+    "metr_la_20": Budget(rounds=shared.ALIKE_ROUNDS, settings=shared.ALIKE_ON_20),
 }
 EQUAL_NOTES = paragraphs("""
     The rows of table7 with 63K weights, trained alike - windows, batches, rounds, learning rate, schedule
@@ -371,7 +356,7 @@ def equal(data: str) -> Runs:
     errors = {label.removesuffix(", 63K"): figures[0] for label, figures in TABLE7["metr_la"].items()}
     above = [Relative(label, {RMSE: percent_above(errors[label], errors["CNFGNN"])}) for label in EQUAL]
     above += [Relative(label) for label in (other, "CNFGNN, means", *PLAIN)]
-    unequal = {**SMALL, "teacher_fraction": None, "teacher": 1.0, "client_state": "reset"}
+    unequal = {**shared.SMALL, "teacher_fraction": None, "teacher": 1.0, "client_state": "reset"}
     return Runs(
         name="equal",
         title="Errors of an hour's forecasts, with the same training in every row",
@@ -381,12 +366,12 @@ def equal(data: str) -> Runs:
         called={**CALLED, "rmse": "RMSE (mph)"} if data == "metr_la_20" else CALLED,
         seeds=range(3),
         options={"rounds": budget.rounds},
-        settings={**AS_READ, **ALIKE, **budget.settings},
-        quick=QUICK,
+        settings={**AS_READ, **shared.ALIKE, **budget.settings},
+        quick=shared.QUICK,
         rows=(
-            *(Row(label, method, settings=SMALL) for label, method in EQUAL.items()),
+            *(Row(label, method, settings=shared.SMALL) for label, method in EQUAL.items()),
             Row(other, "gru_fedavg", settings=unequal),
-            Row("CNFGNN", "cnfgnn", settings=GRAPH_NETWORK, relative=tuple(above)),
+            Row("CNFGNN", "cnfgnn", settings=shared.GRAPH_NETWORK, relative=tuple(above)),
             Row("CNFGNN, means", "cnfgnn", settings={"network": "mean_network"}),
             *(Row(label, method, seeds=(0,)) for label, method in PLAIN.items()),
         ),
@@ -480,34 +465,34 @@ def table9(data: str) -> Runs:
             "GRU + FedAvg",
             percent,
             "gru_fedavg",
-            options=seen(percent),
-            settings=SMALL,
+            options=shared.seen(percent),
+            settings=shared.SMALL,
             printed=printed(percent, 0),
         )
-        for percent in PERCENTAGES
+        for percent in shared.PERCENTAGES
     ]
     cnfgnn = [
         point(
             "CNFGNN",
             percent,
             "cnfgnn",
-            options=seen(percent),
-            settings={**GRAPH_NETWORK, **budget.alternating},
+            options=shared.seen(percent),
+            settings={**shared.GRAPH_NETWORK, **budget.alternating},
             printed=printed(percent, 1),
             relative=(Relative(f"GRU + FedAvg {percent}", {RMSE: percent_above(*network[percent])}),),
         )
-        for percent in PERCENTAGES
+        for percent in shared.PERCENTAGES
     ]
     means = [
         point(
             "CNFGNN, means",
             percent,
             "cnfgnn",
-            options=seen(percent),
+            options=shared.seen(percent),
             settings={"network": "mean_network", **budget.alternating},
             relative=(Relative(f"GRU + FedAvg {percent}"),),
         )
-        for percent in PERCENTAGES
+        for percent in shared.PERCENTAGES
     ]
     return Runs(
         name="table9",
@@ -520,7 +505,7 @@ def table9(data: str) -> Runs:
         seeds=budget.seeds,
         options={"rounds": budget.rounds},
         settings={**AS_READ, "patience": 8, **budget.settings},
-        quick=QUICK,
+        quick=shared.QUICK,
         rows=(*fedavg, *cnfgnn, *means),
     )
 
@@ -561,14 +546,14 @@ def fig4(data: str) -> Runs:
         x="R_s (passes of the server in a round)",
         options={"rounds": budget.rounds},
         settings={**AS_READ, "patience": 5, **budget.settings},
-        quick=QUICK,
+        quick=shared.QUICK,
         rows=tuple(
             point(
                 f"R_c = {epochs}",
                 passes,
                 "cnfgnn",
                 label=f"R_c {epochs}, R_s {passes}",
-                settings={**GRAPH_NETWORK, "local_epochs": epochs, "server_rounds": passes},
+                settings={**shared.GRAPH_NETWORK, "local_epochs": epochs, "server_rounds": passes},
             )
             for epochs in (1, 10, 20)
             for passes in (1, 10, 20)
@@ -583,15 +568,15 @@ PAPER = Paper(
     venue="KDD 2021, arXiv:2106.05223",
     items=(
         *TABLE7_ITEMS,
-        TABLE8,
+        shared.TABLE8,
         *on_data(equal, tuple(EQUAL_BUDGETS)),
-        *MASK,
-        *on_data(table9, DATA),
+        *shared.MASK,
+        *on_data(table9, shared.DATA),
         *TABLE10,
-        *FIG2,
+        *shared.FIG2,
         *FIG3,
         *on_data(fig4, tuple(FIG4_BUDGETS)),
-        *FIGA1,
-        *FIGA2,
+        *shared.FIGA1,
+        *shared.FIGA2,
     ),
 )

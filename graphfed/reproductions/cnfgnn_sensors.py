@@ -8,6 +8,7 @@ Shapes: S sensors, T steps, B bins.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -20,7 +21,6 @@ from graphfed.drawing.networks import Edges, Network, Nodes, kilometres
 from graphfed.errors import InputError
 from graphfed.methods.cnfgnn.costs import forecast_operations
 from graphfed.reproductions.base import (
-    Cells,
     Found,
     Measured,
     Place,
@@ -29,6 +29,7 @@ from graphfed.reproductions.base import (
     Relative,
     Row,
     Runs,
+    column_cells,
     on_data,
     paragraphs,
 )
@@ -61,13 +62,11 @@ BINS = 40
 UNSEEN = "#b8b8b8"
 
 
-def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
-    """Return for each row which sensors its split shows to training, and which edges lie among these.
+def visible_sensors(item: Measured, row: Row, place: Place) -> dict[str, object]:
+    """Return which sensors the split of a row shows to training, and which edges lie among these.
 
     Returns:
-        A dictionary for each row:
-
-        - label, seed, data, split: of the row
+        - seed, data, split: of the row
         - sensors, edges: how many there are in all (edges are directed, without those from a sensor to
           itself)
         - visible_sensors, visible_edges: how many of these training sees
@@ -78,118 +77,93 @@ def visible_sensors(item: Measured, place: Place) -> list[dict[str, object]]:
     Raises:
         InputError: The sensors have no positions.
     """
-    rows = []
-    for row in item.rows:
-        inputs = _inputs(item, row, place)
-        sensors, observed = inputs.sensors, inputs.split.observed
-        if sensors.position is None:
-            raise InputError(
-                f"{item.name}, {row.label}: {sensors.name!r} has no locations of its sensors to draw; use "
-                "data with locations"
-            )
-        edges = _edges(sensors)
-        seen = edges[observed[edges].all(1)]
-        rows.append(
-            {
-                "label": row.label,
-                "seed": item.seeds_of(row)[0],
-                "data": sensors.name,
-                "split": inputs.split.name,
-                "sensors": sensors.num_sensors,
-                "visible_sensors": int(observed.sum()),
-                "edges": len(edges),
-                "visible_edges": len(seen),
-                "position": sensors.position.tolist(),
-                "geographic": sensors.geographic,
-                "observed": observed.tolist(),
-                "pairs": seen.tolist(),
-            }
+    inputs = _inputs(item, row, place)
+    sensors, observed = inputs.sensors, inputs.split.observed
+    if sensors.position is None:
+        raise InputError(
+            f"{item.name}, {row.label}: {sensors.name!r} has no locations of its sensors to draw; use "
+            "data with locations"
         )
-    return rows
+    edges = _edges(sensors)
+    visible = edges[observed[edges].all(1)]
+    return {
+        "seed": item.seeds_of(row)[0],
+        "data": sensors.name,
+        "split": inputs.split.name,
+        "sensors": sensors.num_sensors,
+        "visible_sensors": int(observed.sum()),
+        "edges": len(edges),
+        "visible_edges": len(visible),
+        "position": sensors.position.tolist(),
+        "geographic": sensors.geographic,
+        "observed": observed.tolist(),
+        "pairs": visible.tolist(),
+    }
 
 
-def histograms(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
-    """Return for each row how the readings of the first sensors by id are distributed, over all steps.
+def histograms(item: Measured, row: Row, place: Place, *, count: int) -> dict[str, object]:
+    """Return how the readings of the first sensors by id are distributed, over all steps.
 
     Returns:
-        For each row label, seed, data, quantity; ids [S]; edges [B+1] of the bins and counts [S, B]; mean,
-        std and missing [S]: of each sensor's readings, and the fraction of steps without one; least and
-        largest of all these readings. mean and std are None for a sensor without readings.
+        seed, data, quantity; ids [S]; edges [B+1] of the bins and counts [S, B]; mean, std and missing [S]:
+        of each sensor's readings, and the fraction of steps without one; least and largest of all these
+        readings. mean and std are None for a sensor without readings.
     """
-    rows = []
-    for row in item.rows:
-        sensors = _inputs(item, row, place).sensors
-        first = first_by_id(sensors)[:count]
-        is_read = ~sensors.missing[:, first]
-        readings = sensors.readings[:, first].astype(np.float64)
-        if not is_read.any():
-            raise InputError(f"{item.name}, {row.label}: {sensors.name!r} has no reading; use other data")
-        known = readings[is_read]
-        edges = _bins(float(known.min()), float(known.max()))
-        columns = [readings[is_read[:, s], s] for s in range(len(first))]
-        rows.append(
-            {
-                "label": row.label,
-                "seed": item.seeds_of(row)[0],
-                "data": sensors.name,
-                "quantity": sensors.quantity,
-                "ids": [sensors.ids[s] for s in first],
-                "edges": edges.tolist(),
-                "counts": [np.histogram(column, edges)[0].tolist() for column in columns],
-                "mean": [float(column.mean()) if len(column) else None for column in columns],
-                "std": [float(column.std()) if len(column) else None for column in columns],
-                "missing": (1 - is_read.mean(0)).tolist(),
-                "least": float(known.min()),
-                "largest": float(known.max()),
-            }
-        )
-    return rows
+    sensors = _inputs(item, row, place).sensors
+    first = first_by_id(sensors)[:count]
+    is_read = ~sensors.missing[:, first]
+    readings = sensors.readings[:, first].astype(np.float64)
+    if not is_read.any():
+        raise InputError(f"{item.name}, {row.label}: {sensors.name!r} has no reading; use other data")
+    known = readings[is_read]
+    edges = _bins(float(known.min()), float(known.max()))
+    columns = [readings[is_read[:, s], s] for s in range(len(first))]
+    return {
+        "seed": item.seeds_of(row)[0],
+        "data": sensors.name,
+        "quantity": sensors.quantity,
+        "ids": [sensors.ids[s] for s in first],
+        "edges": edges.tolist(),
+        "counts": [np.histogram(column, edges)[0].tolist() for column in columns],
+        "mean": [float(column.mean()) if len(column) else None for column in columns],
+        "std": [float(column.std()) if len(column) else None for column in columns],
+        "missing": (1 - is_read.mean(0)).tolist(),
+        "least": float(known.min()),
+        "largest": float(known.max()),
+    }
 
 
-def operations(item: Measured, place: Place, *, count: int) -> list[dict[str, object]]:
-    """Return for each row the operations of a forecast of its method, which has a recurrent network.
+def operations(item: Measured, row: Row, place: Place, *, count: int) -> dict[str, object]:
+    """Return the operations of a forecast of a method with a recurrent network.
 
     Returns:
-        For each row label, method, per_sensor, sensors (`count`), ours: 10^9 operations of all these sensors
-        together (`forecast_operations`), printed, difference.
+        method, per_sensor, sensors (`count`), ours: 10^9 operations of all these sensors together
+        (`forecast_operations`), printed, difference.
     """
-    rows = []
-    for row in item.rows:
-        config = item.config(row, item.seeds_of(row)[0], place.data_dir)
-        recurrent, windows = config.settings.recurrent, config.settings.windows
-        # A decoder of CNFGNN starts from the encoding and the embedding, concatenated.
-        decoder = recurrent.hidden * (2 if config.method.name == "cnfgnn" else 1)
-        each = forecast_operations(
-            encoder=recurrent.hidden,
-            decoder=decoder,
-            layers=recurrent.layers,
-            lags=windows.lags,
-            horizon=windows.horizon,
-        )
-        ours, printed = each * count / 1e9, row.printed.get("operations")
-        rows.append(
-            {
-                "label": row.label,
-                "method": config.method.name,
-                "per_sensor": each,
-                "sensors": count,
-                "ours": ours,
-                "printed": None if printed is None else printed.mean,
-                "difference": None if printed is None else ours - printed.mean,
-            }
-        )
-    return rows
+    config = place.config(item, row)
+    recurrent, windows = config.settings.recurrent, config.settings.windows
+    # A decoder of CNFGNN starts from the encoding and the embedding, concatenated.
+    decoder = recurrent.hidden * (2 if config.method.name == "cnfgnn" else 1)
+    each = forecast_operations(
+        encoder=recurrent.hidden,
+        decoder=decoder,
+        layers=recurrent.layers,
+        lags=windows.lags,
+        horizon=windows.horizon,
+    )
+    ours, printed = each * count / 1e9, row.printed.get("operations")
+    return {
+        "method": config.method.name,
+        "per_sensor": each,
+        "sensors": count,
+        "ours": ours,
+        "printed": None if printed is None else printed.mean,
+        "difference": None if printed is None else ours - printed.mean,
+    }
 
 
 def first_by_id(sensors: Sensors) -> list[int]:
-    """Sort sensors by their ids.
-
-    Args:
-        sensors: S sensors.
-
-    Returns:
-        Their numbers, by id as a number if all ids are numbers, else by text.
-    """
+    """Return the numbers of sensors, sorted by id as a number if all ids are numbers, else by text."""
     numbers = all(name.isdecimal() for name in sensors.ids)
     return sorted(
         range(sensors.num_sensors), key=lambda s: (int(sensors.ids[s]) if numbers else 0, sensors.ids[s])
@@ -228,41 +202,40 @@ def _bins(least: float, largest: float) -> np.ndarray:
 # ---- the tables: columns and lines -------------------------------------------------------------------------
 
 
-def visible_cells(found: Found) -> Cells:
-    """Return the table of how many sensors and edges training sees."""
-    lines = [
-        [row["label"], *(str(row[key]) for key in ("visible_sensors", "sensors", "visible_edges", "edges"))]
-        for row in found["rows"]
-    ]
-    return ["row", "sensors seen", "of", "edges seen", "of"], lines
+visible_cells = column_cells(
+    ("sensors seen", "visible_sensors", ""),
+    ("of", "sensors", ""),
+    ("edges seen", "visible_edges", ""),
+    ("of", "edges", ""),
+)
 
 
-def histograms_cells(found: Found) -> Cells:
-    """Return the table of the sensors' means and deviations: the least, the mean and the largest over
-    sensors.
-    """
-    columns = ["row", "sensors", "mean: least", "mean", "largest", "deviation: least", "mean", "largest"]
-    lines = []
-    for row in found["rows"]:
-        line = [row["label"], str(len(row["ids"]))]
-        for key in ("mean", "std"):
-            known = [value for value in row[key] if value is not None]
-            line += [f"{value:.2f}" for value in (min(known), float(np.mean(known)), max(known))]
-        line += [f"{row['least']:.1f}", f"{row['largest']:.1f}", f"{100 * np.mean(row['missing']):.1f}"]
-        lines.append(line)
-    return [*columns, "least reading", "largest", "missing (%)"], lines
+def _over_sensors(key: str, of: Callable[[list[float]], float]) -> Callable[[Found], float]:
+    """Return the function that computes a figure of a row over the sensors that have readings."""
+    return lambda row: of([value for value in row[key] if value is not None])
 
 
-def operations_cells(found: Found) -> Cells:
-    """Return the table of 10^9 operations of all sensors together, and 10^6 of one."""
-    columns = ["row", "method", "one sensor (10^6)", "sensors", "all (10^9)", "printed", "difference"]
-    lines = []
-    for row in found["rows"]:
-        printed = "-" if row["printed"] is None else f"{row['printed']:.3f}"
-        gap = "-" if row["difference"] is None else f"{row['difference']:+.4f}"
-        figures = [f"{row['per_sensor'] / 1e6:.3f}", str(row["sensors"]), f"{row['ours']:.4f}"]
-        lines.append([row["label"], row["method"], *figures, printed, gap])
-    return columns, lines
+histograms_cells = column_cells(
+    ("sensors", lambda row: len(row["ids"]), ""),
+    ("mean: least", _over_sensors("mean", min), ".2f"),
+    ("mean", _over_sensors("mean", np.mean), ".2f"),
+    ("largest", _over_sensors("mean", max), ".2f"),
+    ("deviation: least", _over_sensors("std", min), ".2f"),
+    ("mean", _over_sensors("std", np.mean), ".2f"),
+    ("largest", _over_sensors("std", max), ".2f"),
+    ("least reading", "least", ".1f"),
+    ("largest", "largest", ".1f"),
+    ("missing (%)", lambda row: 100 * np.mean(row["missing"]), ".1f"),
+)
+
+operations_cells = column_cells(
+    ("method", "method", ""),
+    ("one sensor (10^6)", lambda row: row["per_sensor"] / 1e6, ".3f"),
+    ("sensors", "sensors", ""),
+    ("all (10^9)", "ours", ".4f"),
+    ("printed", "printed", ".3f"),
+    ("difference", "difference", "+.4f"),
+)
 
 
 # ---- drawn -------------------------------------------------------------------------------------------------

@@ -309,48 +309,35 @@ PUBLIC = {"split": "public", "rounds": 200}
 FEW_CLIENTS, MANY_CLIENTS = (1, 2, 5, 10, 15, 20), (20, 40, 60, 80, 100)
 
 
-def over_clients(
+def line(
     panel: str,
     series: str,
     method: str,
     settings: Mapping[str, object],
-    clients: Sequence[int] = FEW_CLIENTS,
+    key: str,
+    values: Sequence[float],
     *,
     network: str | None = None,
     **fields: Any,
 ) -> list[Row]:
-    """Return a line by the number of clients, with what is chosen for a network if it is given."""
+    """Return a line by the number of clients (`key` "clients") or the values of a setting, with what is
+    chosen for a network if it is given.
+    """
     data = PANELS[panel]
     chosen = {} if network is None else CHOSEN[data, network]
-    return [
-        point(
-            series,
-            count,
-            method,
-            panel=panel,
-            options={"data": data, "clients": count},
-            settings={**settings, **chosen},
-            **fields,
-        )
-        for count in clients
-    ]
+    rows = []
+    for value in values:
+        options = {"data": data, **({key: value} if key == "clients" else {})}
+        own = {**settings, **chosen, **({} if key == "clients" else {key: value})}
+        rows.append(point(series, value, method, panel=panel, options=options, settings=own, **fields))
+    return rows
 
 
-def over_setting(
-    panel: str, series: str, method: str, settings: Mapping[str, object], key: str, values: Sequence[float]
+def over_clients(
+    panel: str, series: str, method: str, settings: Mapping[str, object], network: str
 ) -> list[Row]:
-    """Return a line by the values of a setting."""
-    return [
-        point(
-            series,
-            value,
-            method,
-            panel=panel,
-            options={"data": PANELS[panel]},
-            settings={**settings, key: value},
-        )
-        for value in values
-    ]
+    """Return a line by few numbers of clients."""
+    return line(panel, series, method, settings, "clients", FEW_CLIENTS, network=network)
 
 
 def bytes_figure(name: str, form: str, *, source: str, panels: Sequence[str], clients: Sequence[int]) -> Runs:
@@ -378,7 +365,7 @@ def bytes_figure(name: str, form: str, *, source: str, panels: Sequence[str], cl
             row
             for panel in panels
             for series, beta in (("iid", IID), ("non-iid", NON_IID))
-            for row in over_clients(panel, series, "fedgat", {**settings, **beta}, clients)
+            for row in line(panel, series, "fedgat", {**settings, **beta}, "clients", clients)
         ),
     )
 
@@ -408,14 +395,12 @@ FIG2 = Runs(
         row
         for panel in PANELS
         for row in (
-            *over_clients(panel, "FedGAT iid", "fedgat", {**FEDGAT, **IID}, network="FedGAT"),
-            *over_clients(panel, "FedGAT non-iid", "fedgat", {**FEDGAT, **NON_IID}, network="FedGAT"),
-            *over_clients(
-                panel, "FedGAT non-iid, every edge", "fedgat", {**EVERY_EDGE, **NON_IID}, network="GAT"
-            ),
-            *over_clients(panel, "DistGAT iid", "distgat", {**FEDSGD, **IID}, network="DistGAT"),
-            *over_clients(panel, "DistGAT non-iid", "distgat", {**FEDSGD, **NON_IID}, network="DistGAT"),
-            *over_clients(panel, "FedGCN iid", "fedgcn", {**FEDSGD, **IID}, network="GCN"),
+            *over_clients(panel, "FedGAT iid", "fedgat", {**FEDGAT, **IID}, "FedGAT"),
+            *over_clients(panel, "FedGAT non-iid", "fedgat", {**FEDGAT, **NON_IID}, "FedGAT"),
+            *over_clients(panel, "FedGAT non-iid, every edge", "fedgat", {**EVERY_EDGE, **NON_IID}, "GAT"),
+            *over_clients(panel, "DistGAT iid", "distgat", {**FEDSGD, **IID}, "DistGAT"),
+            *over_clients(panel, "DistGAT non-iid", "distgat", {**FEDSGD, **NON_IID}, "DistGAT"),
+            *over_clients(panel, "FedGCN iid", "fedgcn", {**FEDSGD, **IID}, "GCN"),
         )
     ),
 )
@@ -448,9 +433,7 @@ FIG5 = Runs(
             ("FedGAT non-iid", "FedGAT", {**FEDGAT, **NON_IID}),
             ("FedGAT iid, every edge", "GAT", {**EVERY_EDGE, **IID}),
         )
-        for row in over_setting(
-            panel, series, "fedgat", {**settings, **CHOSEN[PANELS[panel], network]}, "degree", DEGREES
-        )
+        for row in line(panel, series, "fedgat", settings, "degree", DEGREES, network=network)
     ),
 )
 
@@ -476,11 +459,12 @@ FIG6 = Runs(
     seeds=range(5),
     options=PUBLIC,
     rows=(
-        *over_clients(
+        *line(
             "Cora",
             "from the vectors",
             "fedgat",
             FROM_VECTORS,
+            "clients",
             (10,),
             network="FedGAT",
             seeds=(0,),
@@ -493,7 +477,7 @@ FIG6 = Runs(
                 ("matrix form", "fedgat", "FedGAT", {**FEDGAT, **IID, "form": "matrix"}),
                 ("DistGAT", "distgat", "DistGAT", {**FEDSGD, **IID}),
             )
-            for row in over_clients("Cora", series, method, settings, (10, *MANY_CLIENTS), network=network)
+            for row in line("Cora", series, method, settings, "clients", (10, *MANY_CLIENTS), network=network)
         ),
     ),
 )
@@ -522,7 +506,7 @@ NOISE = Runs(
         row
         for panel in PANELS
         for k_x in (0, 8)
-        for row in over_setting(
+        for row in line(
             panel,
             f"k_x {k_x}",
             "fedgat_ldp",

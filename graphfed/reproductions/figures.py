@@ -15,15 +15,14 @@ reports about itself: facts.modelled_seconds. A run of a method that reports not
 import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.methods.registry import get_method
-from graphfed.reproductions.base import PERCENT, ROUND, SCORE, Curves, Row, Runs, Target
+from graphfed.reproductions.base import PERCENT, ROUND, SCORE, Curves, Row, Runs
 from graphfed.runs import folder as files
 from graphfed.runs.folder_schema import MetricsLine
 from graphfed.runs.run import Result
@@ -33,9 +32,7 @@ from graphfed.tasks.registry import get_task
 #: The places that every line has, and how those begin that a method adds.
 PLACES = (ROUND, "bytes", "seconds")
 FACTS = "facts."
-#: How metrics begin that are a place in a run.
-TO_TARGET, TO_TARGET_MEAN, LAST = "to_target", "to_target_mean", "last"
-#: The evaluations in a row whose mean must reach the target of a metric that begins with TO_TARGET_MEAN.
+#: The evaluations in a row whose mean must reach the target of a metric that begins with to_target_mean.
 MEAN_OF = 5
 #: Where a path may begin: the parts of a result with numbers in them.
 PARTS = ("test", "val", "seconds", "bytes", "details")
@@ -51,21 +48,39 @@ Targets = Mapping[str, float | None]
 # ---- a metric of a run -------------------------------------------------------------------------------------
 
 
+class InRun(NamedTuple):
+    """A metric that is a place in a run: in its last round (target None), or in the first one in which the
+    mean of its last `mean_of` evaluations reached a target.
+    """
+
+    place: str
+    target: str | None = None
+    mean_of: int = 1
+
+
+def in_run(metric: str) -> InRun | None:
+    """Return the place in a run that a metric is; None for another metric."""
+    kind, _, rest = metric.partition(".")
+    if kind == "last":
+        return InRun(rest)
+    if kind not in ("to_target", "to_target_mean"):
+        return None
+    target, _, place = rest.partition(".")
+    return InRun(place, target, MEAN_OF if kind == "to_target_mean" else 1)
+
+
 def metric_of(result: Result, metric: str, targets: Targets | None = None) -> float | None:
-    """Return a metric of a run.
+    """Return a metric of a run in the run's unit; None if the run found none.
 
     Args:
         targets: The targets for metrics of the form `to_target`.
 
-    Returns:
-        The figure in the run's unit; None if the run found none.
-
     Raises:
         InputError: The run has no such metric.
     """
-    snapshot = _snapshot_of(metric)
-    if snapshot is not None:
-        return _place_at(result, snapshot, targets or {})
+    where = in_run(metric)
+    if where is not None:
+        return _place_at(result, where, targets or {})
     if metric == SCORE:
         return result.test[get_task(result.task).metric]
     if metric in result.test:
@@ -90,8 +105,7 @@ def _number_at(result: Result, path: str) -> float | None:
             )
         found = found[step]
     if found is not None and (isinstance(found, bool) or not isinstance(found, int | float)):
-        hint = f"; name one of {', '.join(map(str, found))}" if isinstance(found, Mapping) else ""
-        raise InputError(f"the metric {shown(path)} of {result.method} is no number{hint}")
+        raise InputError(f"the metric {shown(path)} of {result.method} is no number")
     return found
 
 
@@ -99,16 +113,11 @@ def _bytes_to_best(result: Result) -> int | None:
     """Return the bytes up to the best round; None if every client has its own, or the run was not written."""
     if result.best_round is None or result.folder is None:
         return None
-    lines = _history_of(result)
-    return next((line.bytes for line in lines if line.round == result.best_round), None)
+    return next((line.bytes for line in _history_of(result) if line.round == result.best_round), None)
 
 
 def check_metrics(item: Runs, result: Result) -> None:
-    """Check that the runs of an item have its metrics and the place to draw curves against.
-
-    Raises:
-        InputError: They do not.
-    """
+    """Raise InputError unless the runs of an item have its metrics and the place to draw curves against."""
     targets = dict.fromkeys(item.targets)
     try:
         for metric in item.metrics:
@@ -119,30 +128,6 @@ def check_metrics(item: Runs, result: Result) -> None:
 
 
 # ---- a place in a run --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """A round of a run and a place that is read there.
-
-    The round is the one in which the run first reached a target, by the mean of its last `mean_of`
-    evaluations, or its last round (target None).
-    """
-
-    place: str
-    target: str | None
-    mean_of: int = 1
-
-
-def _snapshot_of(metric: str) -> _Snapshot | None:
-    """Return the snapshot that a metric means; None for a metric that is no place in a run."""
-    kind, _, rest = metric.partition(".")
-    if kind == LAST:
-        return _Snapshot(rest, None)
-    if kind in (TO_TARGET, TO_TARGET_MEAN):
-        target, _, place = rest.partition(".")
-        return _Snapshot(place, target, MEAN_OF if kind == TO_TARGET_MEAN else 1)
-    return None
 
 
 def _history_of(result: Result) -> list[MetricsLine]:
@@ -182,20 +167,20 @@ def _at(line: MetricsLine, place: str) -> float:
     return found
 
 
-def _place_at(result: Result, snapshot: _Snapshot, targets: Targets) -> float | None:
-    """Return the number at a snapshot; None if the run never reached its target, has no such place, or was
-    not written.
+def _place_at(result: Result, where: InRun, targets: Targets) -> float | None:
+    """Return the number at a place in a run; None if the run never reached the target, has no such place, or
+    was not written.
     """
-    if snapshot.target is not None and snapshot.target not in targets:
-        raise InputError(f"no target {shown(snapshot.target)}; {did_you_mean(snapshot.target, targets)}")
-    if not _has_place(result, snapshot.place) or result.folder is None:
+    if where.target is not None and where.target not in targets:
+        raise InputError(f"no target {shown(where.target)}; {did_you_mean(where.target, targets)}")
+    if not _has_place(result, where.place) or result.folder is None:
         return None
     lines = _history_of(result)
-    if snapshot.target is None:
-        return _at(lines[-1], snapshot.place)
-    target = targets[snapshot.target]
-    line = None if target is None else _first_reached(lines, result.task, target, snapshot.mean_of)
-    return None if line is None else _at(line, snapshot.place)
+    if where.target is None:
+        return _at(lines[-1], where.place)
+    target = targets[where.target]
+    line = None if target is None else _first_reached(lines, result.task, target, where.mean_of)
+    return None if line is None else _at(line, where.place)
 
 
 def _first_reached(
@@ -211,40 +196,28 @@ def _first_reached(
         if value is None:
             continue
         window.append(value)
-        mean = value if mean_of == 1 else sum(window) / mean_of
+        # The mean of one value in floating point is that value, which a target may equal.
+        mean = sum(window) / mean_of
         if len(window) == mean_of and (mean == target or spec.better(mean, target)):
             return line
     return None
 
 
-def _target_share(target: Target | None, results: Sequence[Result]) -> float | None:
-    """Return a target as a fraction; results: of the row that it follows. None for no target."""
-    if target is None or not target.row:
-        return None if target is None else target.share
-    scores = [result.val[get_task(result.task).metric] for result in results]
-    reached: float | None = statistic(scores)["mean"]
-    return None if reached is None else reached - target.less
-
-
-def _num_reached(metric: str, results: Sequence[Result], targets: Targets) -> int | None:
-    """Return how many runs of a row reached the target of a metric; None without a target or such a place."""
-    snapshot = _snapshot_of(metric)
-    if snapshot is None or snapshot.target is None or targets[snapshot.target] is None:
-        return None
-    if not _has_place(results[0], snapshot.place):
-        return None
-    return sum(_place_at(result, snapshot, targets) is not None for result in results)
+def _reached(metric: str, results: Sequence[Result], targets: Targets) -> dict[str, int]:
+    """Return how many runs of a row reached the target of a metric; {} without a target or such a place."""
+    where = in_run(metric)
+    if where is None or where.target is None or targets[where.target] is None:
+        return {}
+    if not _has_place(results[0], where.place):
+        return {}
+    return {"reached": sum(_place_at(result, where, targets) is not None for result in results)}
 
 
 # ---- curves ------------------------------------------------------------------------------------------------
 
 
 def curve_of(metric: str, results: Sequence[Result], against: str = ROUND) -> dict[str, object]:
-    """Return a metric of the validation part over runs that differ in their seeds, by a place in the runs.
-
-    Args:
-        metric: A metric of the validation part.
-        results: The R runs.
+    """Return a metric of the validation part over R runs that differ in their seeds, by a place in the runs.
 
     Returns:
         x [X]: the rounds that every run has evaluated. Another place is divided evenly, from the last run's
@@ -319,95 +292,88 @@ def _for_drawing(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else float(f"{value:.6g}") for value in values]
 
 
-def _scaled(value: float | None, scale: int) -> float | None:
+def _scaled(value: float | None, scale: float) -> float | None:
     return None if value is None else scale * value
 
 
 # ---- the rows of an item -----------------------------------------------------------------------------------
 
 
-def found_curves(item: Curves, folder: Path) -> dict[str, object]:
-    """Return the part of reproduce.json about an item of curves.
-
-    Returns:
-        metrics, called, against and the rows.
-    """
-    (metric,) = item.metrics
-    rows = []
+def found_runs(item: Runs, folder: Path) -> dict[str, Any]:
+    """Return the part of reproduce.json about an item of runs or curves (see `Reproduction`)."""
+    results = {row.label: _results_of(row, item, folder) for row in item.rows}
+    found = {"metrics": item.metrics, "called": item.called, "against": item.against}
+    if isinstance(item, Curves):
+        rows = [_found_curve(row, item, results[row.label]) for row in item.rows]
+        return {**found, "rows": rows}
+    targets = _targets_of(item, results)
+    rows = [_found_row(row, item, results[row.label], targets) for row in item.rows]
+    by_label = {row.label: figures for row, figures in zip(item.rows, rows, strict=True)}
     for row in item.rows:
-        places, results = _runs_of(row, item, folder)
-        rows.append(
-            {
-                "label": row.label,
-                "method": results[0].method,
-                "seeds": [result.seed for result in results],
-                **curve_of(metric, results, item.against or ROUND),
-                "folders": [str(place) for place in places],
-            }
-        )
-    return {"metrics": item.metrics, "called": item.called, "against": item.against, "rows": rows}
-
-
-def found_runs(item: Runs, folder: Path) -> dict[str, object]:
-    """Return the part of reproduce.json about an item of runs (see `Reproduction`)."""
-    targets = _targets_of(item, folder)
-    rows = {row.label: _found_row(row, item, folder, targets) for row in item.rows}
-    for row in item.rows:
-        rows[row.label]["relative"] = _compared(row, rows, item.metrics)
+        by_label[row.label]["relative"] = _compared(row, by_label, item.metrics)
+    panels = dict.fromkeys(row.panel for row in item.rows) if item.x else ()
     return {
-        "metrics": item.metrics,
-        "called": item.called,
+        **found,
         "x": item.x,
-        "panels": item.panels_shown(),
+        "panels": item.panels or tuple(panels),
         "relative_plot": f"{item.name}-relative.svg" if any(row.relative for row in item.rows) else None,
         "targets": {
-            name: None
-            if target is None
-            else {"share": targets[name], "of": target.row or None, "less": target.less}
+            name: target and {"share": targets[name], "of": target.row or None, "less": target.less}
             for name, target in item.targets.items()
         },
-        "against": item.against,
-        "curves_plot": f"{item.name}-curves.svg" if item.against is not None else None,
-        "rows": [*rows.values()],
+        "curves_plot": None if item.against is None else f"{item.name}-curves.svg",
+        "rows": rows,
     }
 
 
-def _runs_of(row: Row, item: Runs, folder: Path) -> tuple[list[Path], list[Result]]:
-    places = [Path(item.run_folder) / run_name(row.label, seed) for seed in item.seeds_of(row)]
-    return places, [Result.read(folder / place) for place in places]
+def _folders_of(row: Row, item: Runs) -> list[Path]:
+    return [Path(item.run_folder) / run_name(row.label, seed) for seed in item.seeds_of(row)]
 
 
-def _targets_of(item: Runs, folder: Path) -> dict[str, float | None]:
-    """Return the targets of an item as fractions."""
-    rows = {row.label: row for row in item.rows}
-    shares = {}
+def _results_of(row: Row, item: Runs, folder: Path) -> list[Result]:
+    return [Result.read(folder / place) for place in _folders_of(row, item)]
+
+
+def _targets_of(item: Runs, results: Mapping[str, Sequence[Result]]) -> dict[str, float | None]:
+    """Return the targets of an item as fractions; results: by label of a row."""
+    shares: dict[str, float | None] = {}
     for name, target in item.targets.items():
-        follows = target is not None and target.row
-        results = _runs_of(rows[follows], item, folder)[1] if follows else []
-        shares[name] = _target_share(target, results)
+        shares[name] = None if target is None else target.share
+        if target is not None and target.row:
+            followed = results[target.row]
+            mean = statistic([result.val[get_task(result.task).metric] for result in followed])["mean"]
+            shares[name] = None if mean is None else mean - target.less
     return shares
 
 
-def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str, object]:
-    places, results = _runs_of(row, item, folder)
+def _found_curve(row: Row, item: Curves, results: Sequence[Result]) -> dict[str, Any]:
+    (metric,) = item.metrics
+    return {
+        "label": row.label,
+        "method": results[0].method,
+        "seeds": [result.seed for result in results],
+        **curve_of(metric, results, item.against or ROUND),
+        "folders": [str(place) for place in _folders_of(row, item)],
+    }
+
+
+def _found_row(row: Row, item: Runs, results: Sequence[Result], targets: Targets) -> dict[str, Any]:
     ours: dict[str, dict[str, Any]] = {}
     printed, difference = {}, {}
     for metric in item.metrics:
         scale = 100 if metric in PERCENT else 1 / item.divided_by.get(metric, 1)
-        values = [metric_of(result, metric, targets) for result in results]
-        ours[metric] = {**statistic([None if value is None else scale * value for value in values])}
-        num_reached = _num_reached(metric, results, targets)
-        ours[metric] |= {} if num_reached is None else {"reached": num_reached}
+        values = [_scaled(metric_of(result, metric, targets), scale) for result in results]
+        ours[metric] = {**statistic(values), **_reached(metric, results, targets)}
         of_paper, mean = row.printed.get(metric), ours[metric]["mean"]
         printed[metric] = None if of_paper is None else dataclasses.asdict(of_paper)
         difference[metric] = None if of_paper is None or mean is None else mean - of_paper.mean
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "label": row.label,
         "panel": row.panel,
         "series": row.series,
         "x": row.x,
         "method": results[0].method,
-        "policy": None if row.policy is None else row.policy.name,
+        "policy": row.policy and row.policy.name,
         "changed_settings": _settings_changed(results[0]),
         "seeds": [result.seed for result in results],
         "rounds": [result.rounds for result in results],
@@ -415,7 +381,7 @@ def _found_row(row: Row, item: Runs, folder: Path, targets: Targets) -> dict[str
         "printed": printed,
         "difference": difference,
         "seconds": sum(result.seconds["total"] for result in results),
-        "folders": [str(place) for place in places],
+        "folders": [str(place) for place in _folders_of(row, item)],
     }
     if item.against is not None:
         deciding = get_task(results[0].task).metric
@@ -432,10 +398,7 @@ def _settings_changed(result: Result) -> dict[str, object]:
 def _compared(
     row: Row, rows: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
 ) -> list[dict[str, object]]:
-    """Return for each row that `row` is compared with: to, and by metric ours (a `statistic`) and printed.
-
-    Both are in percent of the other row's figure. rows: by label, with seeds and ours.
-    """
+    """Return each comparison of a row; rows: by label, with seeds and ours."""
     return [
         {
             "to": relative.to,
@@ -449,11 +412,7 @@ def _compared(
 def relative_to(row: Mapping[str, Any], other: Mapping[str, Any], metric: str) -> Statistic:
     """Return by how many percent of the other row's figure this row's figure is above it.
 
-    Args:
-        row: With seeds and ours, as in reproduce.json.
-
-    Returns:
-        A `statistic` over the seeds that both rows have, seed by seed; None if the other row's figure is 0.
+    It is a `statistic` over the seeds that both rows have, seed by seed; None if the other row's figure is 0.
     """
     this, that = (dict(zip(r["seeds"], r["ours"][metric]["values"], strict=True)) for r in (row, other))
     pairs = [(this[seed], that[seed]) for seed in this if seed in that]

@@ -6,6 +6,7 @@ The paper prints no accuracy and no AUC, only by how many percent Lumos is above
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from graphfed.reproductions.base import (
     Paper,
@@ -167,6 +168,7 @@ FIG4 = Runs(
 
 # ---- Fig. 5: by epsilon ------------------------------------------------------------------------------------
 
+EPSILONS = (0.5, 1, 2, 4)
 #: The gain over epsilon 0.5, in percent.
 GAINS: dict[str, dict[float, float]] = {
     "supervised": {1: 5.13, 2: 9.23, 4: 10.26},
@@ -193,23 +195,25 @@ def by_epsilon(task: str, series: str, settings: Mapping[str, object]) -> list[R
             if epsilon != 0.5
             else (),
         )
-        for epsilon in (0.5, 1, 2, 4)
+        for epsilon in EPSILONS
     ]
 
 
-def level_of_own_features(task: str) -> list[Row]:
-    """Return the same run at both ends of a line, because own features do not depend on epsilon."""
+def levels(
+    series: str,
+    method: str,
+    settings: Mapping[str, object],
+    *,
+    seeds: Sequence[int] | None = None,
+    last_seeds: Sequence[int] | None = None,
+    **fields: Any,
+) -> list[Row]:
+    """Return a line that does not depend on epsilon: the same run at both of its ends, the last of which may
+    have fewer seeds.
+    """
     return [
-        point(
-            "own features",
-            epsilon,
-            "own_features",
-            panel=task,
-            options=TASKS[task],
-            settings=OWN_FEATURES[task],
-            seeds=FIG5_SEEDS[task],
-        )
-        for epsilon in (0.5, 4)
+        point(series, 0.5, method, settings=settings, seeds=seeds, **fields),
+        point(series, 4, method, settings=settings, seeds=last_seeds, **fields),
     ]
 
 
@@ -237,8 +241,19 @@ FIG5 = Runs(
         *by_epsilon("supervised", "Lumos", {}),
         *by_epsilon("supervised", "Lumos (the paper's decoding)", PAPERS_DECODING),
         *by_epsilon("unsupervised", "Lumos", {}),
-        *level_of_own_features("supervised"),
-        *level_of_own_features("unsupervised"),
+        *(
+            row
+            for task in TASKS
+            for row in levels(
+                "own features",
+                "own_features",
+                OWN_FEATURES[task],
+                seeds=FIG5_SEEDS[task],
+                last_seeds=FIG5_SEEDS[task],
+                panel=task,
+                options=TASKS[task],
+            )
+        ),
     ),
 )
 
@@ -249,27 +264,32 @@ FIG5 = Runs(
 FEW, FEWEST = 471, 4714
 
 
-def by_epsilon_unbiased(bins: int, one_seed: Sequence[float] = ()) -> list[Row]:
-    """Return a line of Lumos with unbiased decoding and this many bins; one_seed: epsilons with 1 seed."""
-    series = f"{bins} bins"
+def by_budget(
+    series: str,
+    budgets: Mapping[float, float],
+    settings: Mapping[str, object],
+    one_seed: Sequence[float] = (),
+) -> list[Row]:
+    """Return a line of Lumos with the printed gains over 0.5, and over central training at 2.
+
+    Args:
+        budgets: The epsilon of the runs, by the one that is asked for.
+        one_seed: Those that are asked for with 1 seed.
+    """
     rows = []
-    for epsilon in (0.5, 1, 2, 4):
-        gain = () if epsilon == 0.5 else compared("accuracy", {f"{series} 0.5": GAINS["supervised"][epsilon]})
-        central = compared("accuracy", {"central 0.5": -16.29}) if epsilon == 2 else ()
-        settings = {"decode": "unbiased", "pad_bins": bins, "epsilon": epsilon}
-        seeds = (0,) if epsilon in one_seed else None
-        rows.append(
-            point(series, epsilon, "lumos", settings=settings, relative=(*gain, *central), seeds=seeds)
-        )
+    for asked, epsilon in budgets.items():
+        gain = () if asked == 0.5 else compared("accuracy", {f"{series} 0.5": GAINS["supervised"][asked]})
+        central = compared("accuracy", {"central 0.5": -16.29}) if asked == 2 else ()
+        own = {**settings, "epsilon": epsilon}
+        seeds = (0,) if asked in one_seed else None
+        rows.append(point(series, asked, "lumos", settings=own, relative=(*gain, *central), seeds=seeds))
     return rows
 
 
-def levels(series: str, method: str, settings: Mapping[str, object]) -> list[Row]:
-    """Return a line that does not depend on epsilon: the same run at both of its ends, with 1 seed at 4."""
-    return [
-        point(series, epsilon, method, settings=settings, seeds=seeds)
-        for epsilon, seeds in ((0.5, None), (4, (0,)))
-    ]
+def with_bins(bins: int, one_seed: Sequence[float] = ()) -> list[Row]:
+    """Return a line with unbiased decoding and this many bins."""
+    settings = {"decode": "unbiased", "pad_bins": bins}
+    return by_budget(f"{bins} bins", {epsilon: epsilon for epsilon in EPSILONS}, settings, one_seed)
 
 
 FIG5_UNBIASED = Runs(
@@ -300,11 +320,11 @@ FIG5_UNBIASED = Runs(
     settings=SCORED,
     quick=QUICK,
     rows=(
-        *by_epsilon_unbiased(FEW),
-        *by_epsilon_unbiased(FEWEST, one_seed=(1, 4)),
-        *levels("bits not read", "lumos", {"decode": "unread", "pad_bins": FEWEST}),
-        *levels("own features", "own_features", OWN_FEATURES["supervised"]),
-        *levels("central", "central", {**GCN, **ADAM}),
+        *with_bins(FEW),
+        *with_bins(FEWEST, one_seed=(1, 4)),
+        *levels("bits not read", "lumos", {"decode": "unread", "pad_bins": FEWEST}, last_seeds=(0,)),
+        *levels("own features", "own_features", OWN_FEATURES["supervised"], last_seeds=(0,)),
+        *levels("central", "central", {**GCN, **ADAM}, last_seeds=(0,)),
     ),
 )
 
@@ -316,23 +336,8 @@ FEATURES = 128
 DENSE = {"feature_low": -1.0, "feature_high": 1.0, "unsent_value": 0.0, "decode": "unbiased"}
 
 
-def spent(asked: float) -> float:
-    """Return the epsilon that the authors' program spends on a receiver if it is asked for another."""
-    return FEATURES * math.exp(asked)
-
-
-def asked(
-    series: str, epsilons: Sequence[float], settings: Mapping[str, object], *, program: bool
-) -> list[Row]:
-    """Return a line of Lumos by the epsilon that is asked for."""
-    rows = []
-    for epsilon in epsilons:
-        gain = () if epsilon == 0.5 else compared("accuracy", {f"{series} 0.5": GAINS["supervised"][epsilon]})
-        central = compared("accuracy", {"central 0.5": -16.29}) if epsilon == 2 else ()
-        own = {**DENSE, **settings, "epsilon": spent(epsilon) if program else epsilon}
-        rows.append(point(series, epsilon, "lumos", settings=own, relative=(*gain, *central)))
-    return rows
-
+#: What the authors' program spends on a receiver, by the epsilon that is asked for.
+PROGRAMS_BUDGETS = {epsilon: FEATURES * math.exp(epsilon) for epsilon in EPSILONS}
 
 FIG5_128 = Runs(
     name="fig5_128",
@@ -359,10 +364,10 @@ FIG5_128 = Runs(
     settings=SCORED,
     quick=QUICK,
     rows=(
-        *asked("the program's encoder", (0.5, 1, 2, 4), {"pad_bins": 1}, program=True),
-        *asked("the paper's encoder", (0.5, 2), {}, program=False),
-        *levels("own features", "own_features", OWN_FEATURES["supervised"]),
-        *levels("central", "central", {**GCN, **ADAM}),
+        *by_budget("the program's encoder", PROGRAMS_BUDGETS, {**DENSE, "pad_bins": 1}),
+        *by_budget("the paper's encoder", {0.5: 0.5, 2: 2}, DENSE),
+        *levels("own features", "own_features", OWN_FEATURES["supervised"], last_seeds=(0,)),
+        *levels("central", "central", {**GCN, **ADAM}, last_seeds=(0,)),
     ),
 )
 
@@ -374,12 +379,9 @@ def released_predictions() -> list[Row]:
     """Return the method of ours by epsilon, own features at both ends, and the rows of Lumos of fig5."""
     ours = [
         point("release a prediction", epsilon, "prediction_release", settings={"epsilon": epsilon})
-        for epsilon in (0.5, 1, 2, 4)
+        for epsilon in EPSILONS
     ]
-    level = [
-        point("own features", epsilon, "own_features", settings=OWN_FEATURES["supervised"])
-        for epsilon in (0.5, 4)
-    ]
+    level = levels("own features", "own_features", OWN_FEATURES["supervised"])
     lumos_rows = [
         replace(row, panel="", relative=(), seeds=FIG5.seeds_of(row), options=FIG5.options_of(row))
         for row in by_epsilon("supervised", "Lumos", {})

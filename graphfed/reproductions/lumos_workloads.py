@@ -6,6 +6,7 @@ result of a row is written to its folder and read from there.
 """
 
 import time
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,7 +24,16 @@ from graphfed.files import write_json
 from graphfed.methods.lumos.balancing import balance
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.settings import values
-from graphfed.reproductions.base import Cells, Found, Measured, Place, Printed, Quick, Row, paragraphs
+from graphfed.reproductions.base import (
+    Found,
+    Measured,
+    Place,
+    Printed,
+    Quick,
+    Row,
+    column_cells,
+    paragraphs,
+)
 from graphfed.runs import folder as files
 from graphfed.runs.progress import human_seconds
 from graphfed.runs.run import computing_with
@@ -32,20 +42,17 @@ from graphfed.studies.folder_schema import WorkloadsFile
 from graphfed.studies.plan import run_name
 from graphfed.tasks.graphs.inputs import load_graph
 from graphfed.tasks.run_config import RunConfig
-from graphfed.tasks.source import LoadedData
 from graphfed.terminal import say
 
 #: In the folder of a row.
 FILE = "workloads.json"
 
 
-def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
-    """Return for each row what balancing found.
+def workloads(item: Measured, row: Row, place: Place) -> dict[str, object]:
+    """Return what balancing found for a row; InputError if its folder has the result of something else.
 
     Returns:
-        A dictionary for each row:
-
-        - label, panel, series, seed, folder: of the row
+        - panel, series, seed, folder: of the row
         - printed: the largest workload in the paper, or None; difference: ours less the printed one
         - asked: data and settings
         - clients, edges: their numbers
@@ -56,61 +63,34 @@ def workloads(item: Measured, place: Place) -> list[dict[str, object]]:
         - rounds, bytes, seconds: of the balancing
         - curve: the largest workload of the best state so far, by the number of comparisons
     """
-    graphs: LoadedData = {}
-    rows = []
-    for row in item.rows:
-        config, folder = _config_of(item, row, place), _folder_of(item, row, place)
-        if not (folder / FILE).exists():
-            if place.progress:
-                say(f"{item.name}: {row.label}")
-            _write(folder, config, graphs)
-        found = files.read_json(folder / FILE, WorkloadsFile)
-        printed = row.printed["largest"].mean if row.printed else None
-        rows.append(
-            {
-                "label": row.label,
-                "panel": row.panel,
-                "series": row.series,
-                "seed": config.seed,
-                **found,
-                "printed": printed,
-                "difference": None if printed is None else found["largest"] - printed,
-                "folder": str(folder.relative_to(place.folder)),
-            }
-        )
-    return rows
-
-
-def pending(item: Measured, place: Place) -> str:
-    """Return how many rows remain, in words.
-
-    Returns:
-        The text; empty if none remains.
-
-    Raises:
-        InputError: A row's folder has other settings.
-    """
-    left = 0
-    for row in item.rows:
-        path = _folder_of(item, row, place) / FILE
-        if not path.exists():
-            left += 1
-            continue
-        before = files.read_json(path, WorkloadsFile)["asked"]
-        for key, value in files.plain(_asked(_config_of(item, row, place))).items():
-            if before.get(key) != value:
-                raise InputError(
-                    f"what is in {path} had another {key} than is asked now; name another folder with --out"
-                )
-    return f"{left} rows to balance, not timed; " if left else ""
-
-
-def _config_of(item: Measured, row: Row, place: Place) -> RunConfig:
-    return item.config(row, item.seeds_of(row)[0], place.data_dir)
-
-
-def _folder_of(item: Measured, row: Row, place: Place) -> Path:
-    return place.folder / item.name / run_name(row.label, item.seeds_of(row)[0])
+    config = place.config(item, row)
+    folder = Path(item.name) / run_name(row.label, config.seed)
+    path = place.folder / folder / FILE
+    asked = files.plain(_asked(config))
+    if not path.exists():
+        if place.progress:
+            say(f"{item.name}: {row.label}")
+        with computing_with(config.threads or 1):
+            result = balanced(config, _structure(config))
+        with files.writing_into(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, files.plain({"asked": asked, **result}))
+    found = files.read_json(path, WorkloadsFile)
+    for key, value in asked.items():
+        if found["asked"].get(key) != value:
+            raise InputError(
+                f"what is in {path} had another {key} than is asked now; name another folder with --out"
+            )
+    printed = row.printed["largest"].mean if row.printed else None
+    return {
+        "panel": row.panel,
+        "series": row.series,
+        "seed": config.seed,
+        **found,
+        "printed": printed,
+        "difference": None if printed is None else found["largest"] - printed,
+        "folder": str(folder),
+    }
 
 
 def _asked(config: RunConfig) -> dict[str, object]:
@@ -125,23 +105,11 @@ def _asked(config: RunConfig) -> dict[str, object]:
     }
 
 
-def _write(folder: Path, config: RunConfig, graphs: LoadedData) -> None:
-    """Balance and write the result; graphs: those that are loaded."""
-    with computing_with(config.threads or 1):
-        found = files.plain({"asked": _asked(config), **balanced(config, _structure(config, graphs))})
-    with files.writing_into(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / FILE, found)
-
-
-def _structure(config: RunConfig, graphs: LoadedData) -> Graph:
-    """Return the graph of a config without its features, loaded once if `graphs` keeps it."""
+def _structure(config: RunConfig) -> Graph:
+    """Return the graph of a config without its features."""
     if not isinstance(config.data, str):
-        return load_graph(config, graphs)
-    key = (config.data, *config.data_options.items())
-    if key not in graphs:
-        graphs[key] = load(config.data, config.data_dir, structure_only=True, **config.data_options)
-    graph = graphs[key]
+        return load_graph(config, {})
+    graph = load(config.data, config.data_dir, structure_only=True, **config.data_options)
     assert isinstance(graph, Graph), "make_config lets only data sets of the method's task pass"
     return graph
 
@@ -196,21 +164,21 @@ def _best_so_far(history: np.ndarray) -> dict[str, list[int]]:
 # ---- shown -------------------------------------------------------------------------------------------------
 
 
-def workloads_cells(found: Found) -> Cells:
-    """Return the table: the largest workload, and the cost of finding it.
+def _with_spaces(key: str) -> Callable[[Found], str]:
+    """Return the function that writes a large count of a row as ``10 000``."""
+    return lambda row: f"{row[key]:,}".replace(",", " ")
 
-    Returns:
-        The names of the columns, and the lines.
-    """
-    columns = ["row", "largest workload", "printed", "mean", "kept in all", "rounds"]
-    columns += ["comparisons", "comparing all again", "seconds"]
-    lines = []
-    for row in found["rows"]:
-        printed = "-" if row["printed"] is None else f"{row['printed']:g}"
-        line = [row["label"], str(row["largest"]), printed, f"{row['mean']:.2f}", str(row["pairs_kept"])]
-        counts = (row[key] for key in ("rounds", "comparisons", "comparisons_all_again"))
-        lines.append([*line, *(f"{n:,}".replace(",", " ") for n in counts), human_seconds(row["seconds"])])
-    return columns, lines
+
+workloads_cells = column_cells(
+    ("largest workload", "largest", ""),
+    ("printed", "printed", "g"),
+    ("mean", "mean", ".2f"),
+    ("kept in all", "pairs_kept", ""),
+    ("rounds", _with_spaces("rounds"), ""),
+    ("comparisons", _with_spaces("comparisons"), ""),
+    ("comparing all again", _with_spaces("comparisons_all_again"), ""),
+    ("seconds", lambda row: human_seconds(row["seconds"]), ""),
+)
 
 
 def draw_workloads(found: Found) -> Charts:
@@ -231,12 +199,8 @@ def draw_workloads(found: Found) -> Charts:
         load = Axis("workload (neighbours kept)", scale="symlog")
         made_so_far = Axis("comparisons so far", scale="log")
         largest = Axis("largest workload", scale="log")
-        grid.append(
-            [
-                XY(shares, load, fraction, panel, steps=True, height=3.4),
-                XY(costs, made_so_far, largest, panel, steps=True, height=3.4),
-            ]
-        )
+        charts = ((shares, load, fraction), (costs, made_so_far, largest))
+        grid.append([XY(series, x, y, panel, steps=True, height=3.4) for series, x, y in charts])
     return grid
 
 
@@ -280,7 +244,6 @@ FIG7 = Measured(
     measure=workloads,
     cells=workloads_cells,
     draw=draw_workloads,
-    pending=pending,
     reads="structure",
     title="Workloads of the clients, and the cost of balancing them",
     source=(

@@ -6,14 +6,13 @@ writes it.
 
 import dataclasses
 import hashlib
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.fedgraph.policy.result import POLICY, lines_in
+from graphfed.methods.fedgraph.policy.result import POLICY
 from graphfed.methods.fedgraph.policy.settings import EPISODES, take_settings
 from graphfed.methods.settings import changed, value
 from graphfed.runs.config import make_config
@@ -25,8 +24,7 @@ __all__ = ["POLICIES", "Learning", "Policy", "without_policy"]
 
 #: The folder of what is learned, next to those of the items.
 POLICIES = "policies"
-#: Rounds of the two episodes by which learning is timed.
-TRIAL_ROUNDS = 5
+QUICK_EPISODES = 2
 
 
 @dataclass(frozen=True)
@@ -38,50 +36,43 @@ class Policy:
         options: Data set, clients, partition, split, rounds.
         settings: Settings of the run that it is learned on, of the reward and of the learner.
         episodes: The number of episodes.
-        quick_options: Replace these in the short version.
-        quick_settings: Likewise.
-        quick_episodes: Likewise.
     """
 
     name: str
     options: Mapping[str, object]
     settings: Mapping[str, object]
     episodes: int = EPISODES
-    quick_options: Mapping[str, object] = field(default_factory=dict)
-    quick_settings: Mapping[str, object] = field(default_factory=dict)
-    quick_episodes: int = 2
 
     @property
     def data(self) -> str:
         """The data set that it is learned on."""
         return str(self.options.get("data", "digits"))
 
-    def short(self) -> "Policy":
+    def short(self, options: Mapping[str, object], settings: Mapping[str, object]) -> "Policy":
         """Return the short version.
 
+        Args:
+            options: Replace those of the policy.
+            settings: Replace those of the policy.
+
         Returns:
-            The policy, with the options, settings and episodes of the short version.
+            The policy, with few episodes.
         """
         return dataclasses.replace(
             self,
-            episodes=self.quick_episodes,
-            options={**self.options, **self.quick_options},
-            settings={**self.settings, **self.quick_settings},
+            episodes=QUICK_EPISODES,
+            options={**self.options, **options},
+            settings={**self.settings, **settings},
         )
 
 
 @dataclass(frozen=True)
 class Learning:
-    """A policy to learn in a reproduction's folder; a `Job`.
-
-    Attributes:
-        seconds: The expected duration.
-    """
+    """A policy to learn in a reproduction's folder `whole`; a `Job`."""
 
     policy: Policy
     whole: Path
     data_dir: str | Path | None
-    seconds: float = 0.0
 
     @property
     def folder(self) -> Path:
@@ -94,37 +85,24 @@ class Learning:
         return f"{POLICIES}: {self.policy.name}"
 
     @property
+    def seconds(self) -> float:
+        """How long it takes compared with other policies: by the rounds of its episodes."""
+        return float(self.policy.episodes * self.config().rounds)
+
+    @property
     def has_begun(self) -> bool:
-        """Whether learning has begun and can go on."""
         return (self.folder / "manifest.json").exists()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the policy is learned."""
         return (self.folder / "result.json").exists()
-
-    def require_same(self, command: str) -> None:
-        """Check that a learned policy is the one that is asked for.
-
-        Args:
-            command: The command to name in the message.
-
-        Raises:
-            InputError: Another policy was asked for when it was learned.
-        """
-        if self.has_ended:
-            _learn(self._asked(), self.folder, command, False)
 
     def settings_of_run(self) -> dict[str, object]:
         """Return the settings of a run that uses the policy."""
         return {"policy": "ddpg", "policy_file": str((self.folder / POLICY).resolve())}
 
     def config(self) -> RunConfig:
-        """Return the run that the policy is learned on.
-
-        Raises:
-            InputError: A setting cannot be used.
-        """
+        """Return the run that the policy is learned on; InputError if a setting cannot be used."""
         rest = take_settings(self.policy.settings)[2]
         return make_config(
             "fedgraph",
@@ -134,14 +112,8 @@ class Learning:
         )
 
     def require_fitting(self, where: str, run: RunConfig) -> None:
-        """Check that a run that uses the policy suits it.
-
-        Learning takes hours, and without this check only the run would notice.
-
-        Raises:
-            InputError: The policy is learned for something else.
-        """
-        learned_for, needed = self._sees(self.config()), self._sees(run)
+        """Raise InputError unless the policy suits a run, before hours of learning."""
+        learned_for, needed = _observed(self.config()), _observed(run)
         for what, learned in learned_for.items():
             if needed[what] != learned:
                 raise InputError(
@@ -149,20 +121,8 @@ class Learning:
                     f"{what} {learned}, and the row has {needed[what]}; learn another one for it"
                 )
 
-    def _sees(self, config: RunConfig) -> dict[str, object]:
-        """Return what must be the same for learning and use."""
-        sizes = {name: value(config.settings, name) for name in ("layers", "hidden")}
-        return {**sizes, "clients": config.clients, "data": config.data_name}
-
     def digest(self) -> str:
-        """Return the digest of the policy's file.
-
-        Returns:
-            The SHA-256.
-
-        Raises:
-            InputError: The file is missing.
-        """
+        """Return the SHA-256 of the policy's file; InputError if it cannot be read."""
         try:
             return hashlib.sha256((self.folder / POLICY).read_bytes()).hexdigest()
         except OSError as error:
@@ -172,39 +132,14 @@ class Learning:
             ) from None
 
     def do(self, label: str, cache: InputCache, command: str, progress: bool) -> None:
-        """Learn the policy in this process, or go on with it.
-
-        Args:
-            cache: Not used: learning does not share the inputs of runs.
-            command: The command that the manifest records.
-            progress: Whether to show progress on stderr.
-        """
+        """Learn the policy in this process, go on with it, or check that the learned one is asked for."""
         if progress:
             say(label)
         _learn(self._asked(), self.folder, command, progress)
 
     def sent(self, command: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
-        """Return how another process learns the policy.
-
-        Args:
-            command: The command that the manifest records.
-
-        Returns:
-            A function of a module, and its arguments.
-        """
+        """Return how another process learns the policy."""
         return _learn, (self._asked(), self.folder, command, False)
-
-    def timed(self) -> float:
-        """Estimate the seconds of the remaining episodes, from two short ones in a temporary folder."""
-        from graphfed.methods.fedgraph.policy.learning import learn_policy
-
-        settings = {**self._asked()["settings"], "reward.target": 0.5}
-        rounds = self.config().rounds
-        asked = {**self._asked(), "settings": settings, "rounds": min(TRIAL_ROUNDS, rounds), "episodes": 2}
-        with tempfile.TemporaryDirectory() as place:
-            learned = learn_policy(**asked, out=Path(place) / "trial")
-        spent = sum(learned.episodes[-1]["spent"].values()) / asked["rounds"]
-        return float(spent * rounds * (self.policy.episodes - len(lines_in(self.folder))))
 
     def _asked(self) -> dict[str, Any]:
         """Return the arguments of `learn_policy` as plain values."""
@@ -217,6 +152,12 @@ class Learning:
         }
 
 
+def _observed(config: RunConfig) -> dict[str, object]:
+    """Return what must be the same for learning and use."""
+    sizes = {name: value(config.settings, name) for name in ("layers", "hidden")}
+    return {**sizes, "clients": config.clients, "data": config.data_name}
+
+
 def _learn(asked: Mapping[str, Any], folder: Path, command: str, progress: bool) -> None:
     """Learn a policy into its folder, go on there, or read it if learning has ended."""
     from graphfed.methods.fedgraph.policy.learning import learn_policy
@@ -225,11 +166,7 @@ def _learn(asked: Mapping[str, Any], folder: Path, command: str, progress: bool)
 
 
 def without_policy(config: RunConfig) -> RunConfig:
-    """Return a run with full batches in place of a policy that is not learned yet; it takes as long.
-
-    Returns:
-        The run without a policy.
-    """
+    """Return a run with full batches in place of a policy that is not learned yet; it takes as long."""
     if value(config.settings, "policy_file") is None:
         return config
     full = changed(config.settings, policy="full", policy_file=None)

@@ -25,11 +25,11 @@ from graphfed.data.datasets import DATASETS, available, search_folders
 from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import write_bytes, write_json
 from graphfed.reproductions import PAPERS
-from graphfed.reproductions.base import Curves, Item, Measured, Paper, Place, Runs
-from graphfed.reproductions.figures import found_curves, found_runs
+from graphfed.reproductions.base import Item, Measured, Paper, Place, Runs
+from graphfed.reproductions.figures import found_runs
 from graphfed.reproductions.plots import draw, draw_curves, draw_relative
 from graphfed.reproductions.policies import POLICIES
-from graphfed.reproductions.runner import cost_text, in_order, plan, policies_used, to_learn, to_run
+from graphfed.reproductions.runner import cost_text, plan, policies_used, to_run
 from graphfed.reproductions.tables import relative_table_of, table_of
 from graphfed.runs import folder as files
 from graphfed.runs.reopen import read_manifest
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 #: Files that show that something in a folder has ended.
 ENDED = ("result.json", "workloads.json", "episodes.jsonl")
+#: The arguments of `reproduce` that its manifest keeps, with which it is resumed.
+ASKED = ("paper", "quick", "item", "data", "seeds", "rows", "jobs")
 
 
 @dataclass(frozen=True)
@@ -51,24 +53,23 @@ class Reproduction:
 
     Attributes:
         items: A mapping for each item: item, kind, title, source, notes, plot, data (the data set, if the
-            item has a choice of several), and more by kind:
+            item has a choice of several), panels, and more by kind:
 
             "runs" has metrics, called (words for some of these), x (what the axis shows; None if the rows are
-            not points of lines), panels, relative_plot (None if no row is compared with another), targets (by
-            name share, of and less: the row that the target follows, and by how much less; None for no
-            target), against and curves_plot (None if no curves are drawn), and rows. A row has label, panel,
-            series, x, method, policy (the learned one, or None), changed_settings, seeds, rounds, seconds (of
-            all runs), folders; by metric ours {mean, std, values}, printed {mean, std} and the difference of
-            the means, in the paper's unit (the last two are None if nothing is printed; ours of a metric with
-            a target has `reached`, the number of runs that reached it); curve: if curves are drawn, metric
-            and what `figures.curve_of` returns; relative: for each row that it is compared with, to (its
-            label) and by metric ours {mean, std, values} and printed, in percent of that row's figure.
+            not points of lines), relative_plot (None if no row is compared with another), targets (by name
+            share, of and less: the row that the target follows, and by how much less; None for no target),
+            against and curves_plot (None if no curves are drawn), and rows. A row has label, panel, series,
+            x, method, policy (the learned one, or None), changed_settings, seeds, rounds, seconds (of all
+            runs), folders; by metric ours {mean, std, values}, printed {mean, std} and the difference of the
+            means, in the paper's unit (None if nothing is printed; ours of a metric with a target has
+            `reached`, the number of runs that reached it); curve, if curves are drawn: metric and what
+            `figures.curve_of` returns; relative, for each row that it is compared with: to (its label) and by
+            metric ours and printed, in percent of that row's figure.
 
             "curves" has metrics (one), called, against, and rows: label, method, seeds, folders and what
             `figures.curve_of` returns.
 
-            Any other kind has panels, if there are any, and rows, as the paper's measuring function returns
-            them.
+            Any other kind has rows: label, and what its measuring function returns.
     """
 
     paper: str
@@ -76,7 +77,7 @@ class Reproduction:
     authors: str
     venue: str
     quick: bool
-    items: tuple[dict[str, object], ...]
+    items: tuple[dict[str, Any], ...]
     folder: Path
     asked: tuple[Item, ...]
 
@@ -128,7 +129,7 @@ def reproduce(
             is read and the rest goes on.
         data_dir: The folder of the data sets.
         progress: Whether to show progress on stderr.
-        log: Called before the first run when rows are timed, and with the predicted cost.
+        log: Called when a row is timed, and with what there is to do.
         command: The command that manifest.json records.
 
     Returns:
@@ -151,43 +152,37 @@ def reproduce(
     default = f"runs/reproduce-{paper.name}{'-quick' if quick else ''}"
     folder = Path(default if out is None else out)
     named = item if isinstance(item, str) else _names(item) or None
-    asked = {
-        "paper": paper.name,
-        "quick": quick,
-        "item": named,
-        "data": data,
-        "seeds": seeds,
-        "rows": rows,
-        "jobs": jobs,
-    }
+    asked = dict(zip(ASKED, (paper.name, quick, named, data, seeds, rows, jobs), strict=True))
     begun = (folder / "manifest.json").exists()
     manifest: dict[str, Any] = read_manifest(folder) if begun else {"command": command, "started": now()}
     if begun:
         _require_same(folder, manifest.get("reproduce"), asked)
     cache = InputCache()
     place = Place(folder, data_dir, cache, progress)
-    planned = plan(items, place, command)
+    learnings, planned = plan(items, place, command)
+    # Those that have begun come first, because they may be refused.
+    to_learn = sorted((each for each in learnings if not each.has_ended), key=lambda each: not each.has_begun)
+    measured = [entry for entry in items if isinstance(entry, Measured)]
     with files.open_folder(folder, resume=begun, keep=_has_results):
-        learnings = to_learn(planned.learnings.values())
-        runs, not_timed = to_run(planned.rows, cache, log)
-        if named is not None:
-            runs = in_order(runs, items)
-        log(cost_text(runs, not_timed, learnings, planned.pending, jobs))
+        runs = to_run(planned, cache, log)
+        log(cost_text(runs, len(to_learn), len(measured), jobs))
         manifest = {**manifest, "reproduce": asked}
         write_manifest(folder, manifest)
-        run_all(learnings, jobs=jobs, cache=cache, command=command, progress=progress)
-        if planned.learnings:
-            manifest = {**manifest, POLICIES: policies_used(planned, manifest.get(POLICIES, {}))}
+        run_all(to_learn, jobs=jobs, cache=cache, command=command, progress=progress)
+        if learnings:
+            manifest = {**manifest, POLICIES: policies_used(learnings, planned, manifest.get(POLICIES, {}))}
             write_manifest(folder, manifest)
-        measured = {entry.name: entry.measure(entry, place) for entry in items if isinstance(entry, Measured)}
+        # Before the runs, which take longer: what cannot be measured is found at once.
+        figures = {entry.name: {"rows": _measured(entry, place)} for entry in measured}
         run_all(runs, jobs=jobs, cache=cache, command=command, progress=progress)
+        figures |= {entry.name: found_runs(entry, folder) for entry in items if isinstance(entry, Runs)}
         finished = Reproduction(
             paper=paper.name,
             title=paper.title,
             authors=paper.authors,
             venue=paper.venue,
             quick=quick,
-            items=tuple(_found(entry, measured.get(entry.name), folder) for entry in items),
+            items=tuple(_about(entry) | figures[entry.name] for entry in items),
             folder=folder,
             asked=tuple(items),
         )
@@ -198,45 +193,22 @@ def reproduce(
 def resume_reproduction(
     folder: Path, manifest: Mapping[str, Any], *, data_dir: str | Path | None, progress: bool, **_unused: Any
 ) -> Reproduction:
-    """Run what is missing of what was last asked for in a folder.
-
-    Args:
-        data_dir: The folder of the data sets.
-        progress: Whether to show progress on stderr.
-
-    Raises:
-        InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
-    """
+    """Run what is missing of what was last asked for in a folder; raises as `runs.reopen.resume`."""
     asked = manifest["reproduce"]
-    try:
-        paper, item, quick = asked["paper"], asked["item"], asked["quick"]
-    except KeyError as error:
-        raise InputError(f"{folder / 'manifest.json'} is damaged: it has no {error}") from None
-    if paper not in PAPERS:
+    lacking = [key for key in ("paper", "item", "quick") if key not in asked]
+    if lacking:
+        raise InputError(f"{folder / 'manifest.json'} is damaged: it has no {lacking[0]!r}")
+    if asked["paper"] not in PAPERS:
         raise InputError(
-            f"{folder} is a reproduction of {shown(paper)}, which is not one of graphfed's papers; go on by "
-            f"calling graphfed.reproduce with the same paper and out={shown(str(folder))}"
+            f"{folder} is a reproduction of {shown(asked['paper'])}, which is not one of graphfed's papers; "
+            f"go on by calling graphfed.reproduce with the same paper and out={shown(str(folder))}"
         )
-    return reproduce(
-        paper,
-        item,
-        data=asked.get("data"),
-        quick=quick,
-        seeds=asked.get("seeds"),
-        rows=asked.get("rows"),
-        jobs=asked.get("jobs", 1),
-        out=folder,
-        data_dir=data_dir,
-        progress=progress,
-    )
+    known = {key: asked[key] for key in ASKED if key in asked}
+    return reproduce(**known, out=folder, data_dir=data_dir, progress=progress)
 
 
 def find_paper(name: str) -> Paper:
-    """Return one of graphfed's papers.
-
-    Raises:
-        InputError: There is none of that name.
-    """
+    """Return one of graphfed's papers; InputError if there is none of that name."""
     if name not in PAPERS:
         raise InputError(f"no reproduction of {shown(name)}; {did_you_mean(name, PAPERS)}")
     paper: Paper = import_module(f"graphfed.reproductions.{name}").PAPER
@@ -254,12 +226,9 @@ def _names(item: str | Sequence[str] | None) -> list[str]:
 def _chosen(paper: Paper, names: Sequence[str], data: str | None) -> list[Item]:
     """Return the named items or all, each with one data set if it has a choice."""
     items = paper.by_name
-    unknown = [name for name in names if name not in items]
-    if len(unknown) == 1:
-        raise InputError(f"{paper.name} has no item {shown(unknown[0])}; {did_you_mean(unknown[0], items)}")
-    if unknown:
-        every = ", ".join(map(shown, unknown))
-        raise InputError(f"{paper.name} has no items {every}; choose among: {', '.join(sorted(items))}")
+    for name in names:
+        if name not in items:
+            raise InputError(f"{paper.name} has no item {shown(name)}; {did_you_mean(name, items)}")
     chosen = [entry for name in names or (None,) for entry in _on_data(paper, name, data)]
     return [*{entry.name: entry for entry in chosen}.values()]
 
@@ -320,9 +289,9 @@ def _has_results(folder: Path) -> bool:
 # ---- what was found ----------------------------------------------------------------------------------------
 
 
-def _found(item: Item, rows: list[dict[str, Any]] | None, folder: Path) -> dict[str, Any]:
-    """Return an item with its figures. rows: those that were measured; None if they are of runs."""
-    about = {
+def _about(item: Item) -> dict[str, Any]:
+    """Return what reproduce.json says of an item of any kind."""
+    found = {
         "item": item.name,
         "kind": item.kind,
         "title": item.title,
@@ -331,25 +300,23 @@ def _found(item: Item, rows: list[dict[str, Any]] | None, folder: Path) -> dict[
         "plot": f"{item.name}.svg",
         "data": item.data,
     }
-    if isinstance(item, Curves):
-        return {**about, **found_curves(item, folder)}
-    if isinstance(item, Runs):
-        return {**about, **found_runs(item, folder)}
-    return {**about, **({"panels": item.panels} if item.panels else {}), "rows": rows}
+    return found | ({"panels": item.panels} if item.panels else {})
+
+
+def _measured(item: Measured, place: Place) -> list[dict[str, Any]]:
+    return [{"label": row.label, **item.measure(item, row, place)} for row in item.rows]
 
 
 def _write(finished: Reproduction, order: Sequence[str]) -> None:
-    """Write the drawings and reproduce.json, with the items in the paper's order; GraphfedError if the
-    disk refuses.
-    """
+    """Write the drawings and reproduce.json, with the items in the paper's order."""
     folder = finished.folder
     with files.writing_into(folder):
         for item, found in zip(finished.asked, finished.items, strict=True):
-            write_bytes(folder / str(found["plot"]), draw(item, found))
+            write_bytes(folder / found["plot"], draw(item, found))
             if found.get("relative_plot"):
-                write_bytes(folder / str(found["relative_plot"]), draw_relative(found))
+                write_bytes(folder / found["relative_plot"], draw_relative(found))
             if found.get("curves_plot"):
-                write_bytes(folder / str(found["curves_plot"]), draw_curves(found))
+                write_bytes(folder / found["curves_plot"], draw_curves(found))
         content = finished.to_json()
         # Items that the folder has from before stay.
         every = {found["item"]: found for found in [*_items_before(folder), *content["items"]]}
@@ -357,8 +324,7 @@ def _write(finished: Reproduction, order: Sequence[str]) -> None:
         write_json(folder / "reproduce.json", content)
 
 
-def _items_before(folder: Path) -> list[dict[str, object]]:
-    """Return the items in reproduce.json; none if the file is missing."""
+def _items_before(folder: Path) -> list[dict[str, Any]]:
     path = folder / "reproduce.json"
     content = files.read_json(path, ReproductionFile) if path.exists() else {}
     items: list[dict[str, Any]] = content.get("items", [])

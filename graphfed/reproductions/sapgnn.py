@@ -60,12 +60,7 @@ CHOSEN: dict[tuple[str, str], dict[str, object]] = {
 def candidates(
     panel: str, series: str, method: str, clients: int, settings: Mapping[str, object]
 ) -> list[Row]:
-    """Return a row for each hidden width and weight decay.
-
-    Args:
-        series: The rows of Table IV for which the choice is made.
-        clients: The number of clients of the choice.
-    """
+    """Return a row for each hidden width and weight decay; series: the rows of Table IV that it is for."""
     return [
         point(
             f"weight decay {decay:g}",
@@ -291,50 +286,33 @@ FIG4 = Runs(
 # ---- Fig. 3: nodes of each class at each client ------------------------------------------------------------
 
 
-def class_counts(item: Measured, place: Place) -> list[dict[str, object]]:
-    """Return for each row how many labelled nodes of each class every client owns; nothing is trained.
+def class_counts(item: Measured, row: Row, place: Place) -> dict[str, object]:
+    """Return how many labelled nodes of each class every client owns; nothing is trained.
 
     Returns:
-        For each row label, seed, clients (their names), classes, counts {all, split}: for each client a list
-        by class, totals {all, split}: a number for each client, and printed: None or such totals. split
-        counts the nodes in train, val or test.
+        seed, clients (their names), classes, counts {all, split}: for each client a list by class, totals
+        {all, split}: a number for each client, and printed: None or such totals. split counts the nodes in
+        train, val or test.
     """
-    rows = []
-    for row in item.rows:
-        inputs = place.inputs(item, row)
-        assert isinstance(inputs, GraphInputs), "a method on graphs"
-        clients, split = inputs.partition.num_clients, inputs.split
-        in_split = split.train | split.val | split.test
-        counts = {
-            "all": count_classes(inputs, np.ones_like(in_split)),
-            "split": count_classes(inputs, in_split),
-        }
-        numbers = [str(k) for k in range(clients)]
-        names = inputs.graph.class_names or [str(c) for c in range(inputs.graph.num_classes)]
-        rows.append(
-            {
-                "label": row.label,
-                "seed": item.seeds_of(row)[0],
-                "clients": client_names(inputs.graph, inputs.partition) or numbers,
-                "classes": list(names),
-                "counts": {key: table.tolist() for key, table in counts.items()},
-                "totals": {key: table.sum(1).tolist() for key, table in counts.items()},
-                "printed": [row.printed[k].mean for k in numbers] if row.printed else None,
-            }
-        )
-    return rows
+    inputs = place.inputs(item, row)
+    assert isinstance(inputs, GraphInputs), "a method on graphs"
+    split = inputs.split
+    in_split = split.train | split.val | split.test
+    counts = {"all": count_classes(inputs, np.ones_like(in_split)), "split": count_classes(inputs, in_split)}
+    numbers = [str(k) for k in range(inputs.partition.num_clients)]
+    names = inputs.graph.class_names or [str(c) for c in range(inputs.graph.num_classes)]
+    return {
+        "seed": item.seeds_of(row)[0],
+        "clients": client_names(inputs.graph, inputs.partition) or numbers,
+        "classes": list(names),
+        "counts": {key: table.tolist() for key, table in counts.items()},
+        "totals": {key: table.sum(1).tolist() for key, table in counts.items()},
+        "printed": [row.printed[k].mean for k in numbers] if row.printed else None,
+    }
 
 
 def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
-    """Return how many labelled nodes of each class each client owns.
-
-    Args:
-        inputs: A partitioned graph of N nodes.
-        among: bool [N], the nodes that count.
-
-    Returns:
-        int64 [K, C].
-    """
+    """Return how many labelled nodes of each class each client owns, int64 [K, C]; among: bool [N]."""
     graph, partition = inputs.graph, inputs.partition
     owned = partition.held_owner & (among & (graph.y >= 0))[partition.held_node]
     cells = partition.held_client[owned] * graph.num_classes + graph.y[partition.held_node[owned]]
@@ -343,11 +321,7 @@ def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
 
 
 def counts_cells(found: Found) -> Cells:
-    """Return the table: a line for each client; the classes count the nodes in train, val or test.
-
-    Returns:
-        The names of the columns, and the lines.
-    """
+    """Return the table: a line for each client; the classes count the nodes in train, val or test."""
     classes = max((row["classes"] for row in found["rows"]), key=len)
     lines = []
     for row in found["rows"]:

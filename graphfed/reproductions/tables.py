@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphfed.reproductions.base import PERCENT, ROUND, Cells, Curves, Found, Item, Measured
-from graphfed.reproductions.figures import FACTS, LAST, MEAN_OF, OF_RUN, TO_TARGET, TO_TARGET_MEAN
+from graphfed.reproductions.figures import FACTS, MEAN_OF, OF_RUN, in_run
 from graphfed.runs.progress import human_seconds
 from graphfed.terminal import make_table
 
@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Table":
-    """Return the table of an item.
-
-    Args:
-        hints: Lines below the table, before the source.
-    """
+    """Return the table of an item; hints: lines below it, before the source."""
     columns, lines = cells_of(item, found)
     notes = [*hints, *_targets(found), f"printed: {found['source']}", *found["notes"]]
     title = f"{paper}/{found['item']}: {found['title']}"
@@ -25,11 +21,7 @@ def table_of(paper: str, item: Item, found: Found, hints: Sequence[str]) -> "Tab
 
 
 def cells_of(item: Item, found: Found) -> Cells:
-    """Return the columns and lines of an item's table.
-
-    Returns:
-        The names of the columns, and the lines.
-    """
+    """Return the columns and lines of an item's table."""
     if isinstance(item, Measured):
         return item.cells(found)
     return _curves_cells(found) if isinstance(item, Curves) else _runs_cells(found)
@@ -61,11 +53,7 @@ def relative_table_of(paper: str, found: Found) -> "Table":
 
 
 def relative_cells(found: Found) -> Cells:
-    """Return the columns and lines of the table of how rows compare with each other.
-
-    Returns:
-        The names of the columns, and the lines.
-    """
+    """Return the columns and lines of the table of how rows compare with each other."""
     metrics = found["metrics"]
     comparisons = [(row["label"], there) for row in found["rows"] for there in row["relative"]]
     printed = [m for m in metrics if any(there["printed"][m] is not None for _, there in comparisons)]
@@ -125,14 +113,11 @@ def _curves_cells(found: Found) -> Cells:
 
 def name_of(found: Found, metric: str) -> str:
     """Return a metric in the words of the item: ``seconds to most``, ``macro f1``."""
-    kind, _, rest = metric.partition(".")
-    words = metric.replace("_", " ")
-    if kind == LAST:
-        words = f"{_words_of_place(rest)} at the end"
-    if kind in (TO_TARGET, TO_TARGET_MEAN):
-        target, _, place = rest.partition(".")
-        by_mean = f" by the mean of {MEAN_OF} evaluations" if kind == TO_TARGET_MEAN else ""
-        words = f"{_words_of_place(place)} to {target}{by_mean}"
+    words, where = metric.replace("_", " "), in_run(metric)
+    if where is not None:
+        reached = "at the end" if where.target is None else f"to {where.target}"
+        by_mean = f" by the mean of {MEAN_OF} evaluations" if where.mean_of == MEAN_OF else ""
+        words = f"{_words_of_place(where.place)} {reached}{by_mean}"
     name: str = found["called"].get(metric, words)
     return name
 
@@ -158,11 +143,6 @@ def figure_text(figure: Mapping[str, Any] | None, metric: str, decimals: int | N
     """Write a figure as ``80.69 ± 0.65`` in percent if it is a fraction, else as ``11.487 ± 0.021``.
 
     A whole number is written as it is. If not all runs reached a target: ``not reached (1 of 3 did)``.
-
-    Args:
-        figure: Its mean and standard deviation, which may be None.
-        metric: The metric that it is of.
-        decimals: The number of decimals, if not the usual ones.
     """
     if figure is not None and "reached" in figure and figure["reached"] < len(figure["values"]):
         return f"not reached ({figure['reached']} of {len(figure['values'])} did)"

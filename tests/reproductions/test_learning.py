@@ -33,7 +33,7 @@ from graphfed.reproductions.base import (
     same_runs,
 )
 from graphfed.reproductions.fedgraph import PAPER as FEDGRAPH
-from graphfed.reproductions.fedgraph_policies import (
+from graphfed.reproductions.fedgraph_returns import (
     draw_returns,
     returns,
     returns_cells,
@@ -41,7 +41,7 @@ from graphfed.reproductions.fedgraph_policies import (
     settled_from,
 )
 from graphfed.reproductions.figures import POINTS, _by_place, curve_of, metric_of
-from graphfed.reproductions.policies import Learning, Policy
+from graphfed.reproductions.policies import Policy
 from graphfed.reproductions.reproduce import Reproduction, reproduce
 from graphfed.runs.run import Result
 from graphfed.studies.plan import statistic
@@ -56,9 +56,8 @@ FEW = Policy(
     options={"data": "digits", "clients": 2, "rounds": 4},
     settings={"ddpg.lr": 0.001, "reward.target": 0.5},
     episodes=30,
-    quick_options={"rounds": 2, "data": "social"},
-    quick_settings={"data.num_nodes": 100},
 )
+SHORT = Quick(seeds=(0,), options={"rounds": 2, "data": "social"}, settings={"data.num_nodes": 100})
 HALF, NEAR = "to_target.half.facts.modelled_seconds", "to_target.near.bytes"
 
 
@@ -76,7 +75,7 @@ def times(
         against=against,
         seeds=(0, 1),
         options={"data": "digits", "clients": 2, "rounds": 8},
-        quick=Quick(seeds=(0,), options={"rounds": 2, "data": "social"}, settings={"data.num_nodes": 100}),
+        quick=SHORT,
         rows=(
             Row(
                 "full",
@@ -115,6 +114,7 @@ def paper_of(item: Runs) -> Paper:
         measure=returns,
         cells=returns_cells,
         draw=draw_returns,
+        quick=SHORT,
         rows=(Row("ours", policy=FEW),),
     )
     items: tuple[Item, ...] = (item, others, by_bytes, learning)
@@ -182,7 +182,6 @@ class Learned:
 def learned(monkeypatch: pytest.MonkeyPatch) -> Learned:
     found = Learned()
     monkeypatch.setattr(policies, "_learn", found.learn)
-    monkeypatch.setattr(Learning, "timed", lambda self: 60.0)
     return found
 
 
@@ -193,7 +192,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         patched.setattr(policies, "_learn", Learned().learn)
-        patched.setattr(Learning, "timed", lambda self: 60.0)
         reproduce(paper_of(times()), out="r")
     return folder
 
@@ -391,12 +389,12 @@ def test_an_item_of_curves_may_be_by_another_place_than_the_round(ended: Paper, 
 def test_policies_are_learned_before_the_runs_that_use_them_and_once(toy: Paper, learned: Learned) -> None:
     messages: list[str] = []
     found = reproduce(toy, "learning", out="alone", log=messages.append)
-    assert messages == ["1 policies to learn, about 1:00 (from two short episodes)"]
+    assert messages == ["1 policy to learn; 1 item to measure"]
     assert [path.name for path in Path("alone").iterdir() if path.is_dir()] == ["policies"]
     learned.asked.clear()
     messages.clear()
     found = reproduce(toy, out="r", log=messages.append)
-    assert messages[-1].startswith("1 policies to learn, about 1:00 (from two short episodes); 6 runs")
+    assert messages[-1].startswith("1 policy to learn; 1 item to measure; 6 runs to do, about ")
     (asked,) = learned.asked
     assert asked == {
         "threads": 1,
@@ -555,12 +553,12 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     messages: list[str] = []
     (item,) = reproduce("fedgraph", "fig7", quick=True, out="r", log=messages.append).items
-    assert messages[-1].startswith("1 policies to learn, about ")
+    assert messages[-1].startswith("1 policy to learn; 7 runs to do, about ")
     assert [row["policy"] for row in item["rows"]][:2] == ["cora-ddpg", None]
     constant = item["rows"][1]["changed_settings"]
     assert (constant["batch_fraction"], item["rows"][1]["label"]) == (0.05, "tuned constant")
     (returns,) = reproduce("fedgraph", "fig6", quick=True, out="r", log=messages.append).items
-    assert messages[-1] == "every run has ended; reading the results", "fig6 has the policies of fig7"
+    assert messages[-1] == "1 item to measure", "fig6 has the policies of fig7"
     assert [len(row["returns"]) for row in returns["rows"]] == [2]
     used = json.loads((own_folder / "r/fig7/FedGraph-seed0/manifest.json").read_text())["config"]["training"]
     assert used["policy"] == "ddpg"
