@@ -304,7 +304,7 @@ class Tree:
                 setting = fields_of(part)[chosen_by.setting]
                 choice = chosen.get(chosen_by.setting, setting.default)
                 parts = self.parts[dotted]
-                if choice not in parts:
+                if not isinstance(choice, str) or choice not in parts:
                     raise InputError(
                         f"{chosen_by.setting}={shown(choice)} cannot be used: choose one of: "
                         f"{', '.join(parts)}"
@@ -334,8 +334,9 @@ class Tree:
             return f"{name}={shown(value)} cannot be used with the other settings; leave {name} out"
         needed = " or ".join(dict.fromkeys(str(condition) for condition in missed))
         at = missed[0].setting
+        decides = "none" if existing[at] is None else existing[at]
         return (
-            f"{name}={shown(value)} cannot be used with {at}={existing[at]}: {name} is a setting of runs "
+            f"{name}={shown(value)} cannot be used with {at}={decides}: {name} is a setting of runs "
             f"with {needed}; leave {name} out, or change {at}"
         )
 
