@@ -282,7 +282,7 @@ def _training(
             )
         own["rounds"] = rounds
     preset = one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
-    own = _with_none_named(method, task, own)
+    own = with_none_named(method, task, own)
     kinds = {setting.name: setting for setting in settings_of(method, task)}
     limited = {leaf.name: method.tree.choices(leaf) for leaf in method.tree.leaves}
     for key, value in own.items():
@@ -313,7 +313,7 @@ def _training(
         raise InputError(explain(error.errors(include_url=False)[0], method, task)) from None
 
 
-def _with_none_named(method: Method, task: str, given: Mapping[str, object]) -> dict[str, object]:
+def with_none_named(method: Method, task: str, given: Mapping[str, object]) -> dict[str, object]:
     """Replace None by "none" for settings that have "none" among their choices.
 
     On the command line `none` means no value, except for these settings.

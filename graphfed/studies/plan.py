@@ -21,7 +21,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.parts import WINDOW_SETTINGS
 from graphfed.methods.settings import only_those, value, values
 from graphfed.runs import folder as files
-from graphfed.runs.config import PRESET
+from graphfed.runs.config import PRESET, with_none_named
 from graphfed.runs.folder_schema import Amount, Real
 from graphfed.runs.progress import OnEvent, show_data, show_progress, stages_of
 from graphfed.runs.reopen import check_hashes, config_from_json, go_on
@@ -121,7 +121,7 @@ def existing_settings(
     Returns:
         The shared settings that exist; all if some cannot be used, so that `make_config` can say why.
     """
-    names = method.tree.names
+    names, shared = method.tree.names, with_none_named(method, task, shared)
     preset = str({**shared, **own}.get(PRESET, PRESETS[0]))
     try:
         defaults = {**default_settings(method, task, preset), **only_those(names, shared)}
