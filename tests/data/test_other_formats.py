@@ -17,7 +17,7 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.other_formats import _FORMATS
 from graphfed.errors import InputError
-from graphfed.tasks.source import data_source, sensors_of
+from graphfed.tasks.source import data_source, load_data
 
 SENSORS = 6
 NUMBERS = np.random.default_rng(0).uniform(40, 70, (300, SENSORS))
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def refusal(data: str) -> str:
     with pytest.raises(InputError) as error:
-        sensors_of(data_source(data))
+        load_data(data_source(data).value)
     return str(error.value)
 
 
@@ -58,7 +58,7 @@ def convert(message: str, **values: Any) -> None:
 
 def described(text: str) -> Sensors:
     Path("d.yaml").write_text(text)
-    return sensors_of(data_source("d.yaml"))
+    return load_data(data_source("d.yaml").value)
 
 
 def test_a_pickled_adjacency_is_never_read_and_its_matrix_is_after_conversion() -> None:

@@ -19,7 +19,7 @@ from graphfed.cli import main
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError
-from graphfed.tasks.source import data_source, sensors_of
+from graphfed.tasks.source import data_source, load_data
 
 IDS = ("a", "b", "c")
 STEPS = 40
@@ -49,12 +49,12 @@ def good() -> None:
 
 def read(**changes: Any) -> Sensors:
     content = {"readings": "speeds.csv", "distances": "distances.csv", **changes}
-    return sensors_of(data_source({key: value for key, value in content.items() if value is not None}))
+    return load_data(data_source({key: value for key, value in content.items() if value is not None}).value)
 
 
 class TestForms:
     def test_a_description_names_readings_distances_and_locations(self):
-        sensors = sensors_of(data_source("d.yaml"))
+        sensors = load_data(data_source("d.yaml").value)
         assert sensors.ids == IDS
         assert (sensors.name, sensors.start, sensors.step_minutes) == ("speeds", "2024-01-01T00:00:00", 5)
         assert sensors.missing.sum() == sensors.missing[7, 1] == 1
@@ -196,12 +196,12 @@ class TestForms:
         ):
             again = data_source(source.source)
             assert again.value.to_json() == source.source
-            assert sensors_of(again).hash == sensors_of(source).hash
+            assert load_data(again.value).hash == load_data(source.value).hash
 
     def test_sensors_in_python_are_a_source(self):
         sensors = read()
         source = data_source(sensors)
-        assert sensors_of(source) is sensors
+        assert load_data(source.value) is sensors
         assert (source.kind, source.source, source.name) == ("sensors", None, "speeds")
 
 
