@@ -37,7 +37,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
 def found(run: AuditedRun, rounds: int = 3, **settings: Any) -> Finding:
     """Of the same model, had encodings been sent with these settings and in so many rounds."""
     config = replace(run.config, settings=changed(run.config.settings, **settings))
-    return cnfgnn_inputs(replace(run, config=config, result=replace(run.result, rounds=rounds)))
+    result = run.result.model_copy(update={"rounds": rounds})
+    return cnfgnn_inputs(replace(run, config=config, result=result))
 
 
 def share(finding: Finding, what: str = "readings") -> float:

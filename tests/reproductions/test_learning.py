@@ -254,7 +254,7 @@ def test_what_is_as_good_as_the_target_has_reached_it_and_a_round_without_valida
         ]
     ]
     (own_folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = dataclasses.replace(finished, folder=own_folder)
+    run = finished.model_copy(update={"folder": own_folder})
     for share, found in ((0.2, 1), (0.21, 4), (0.75, 4), (0.76, None)):
         assert metric_of(run, "to_target.t.round", {"t": share}) == found
     assert metric_of(run, "to_target.t.seconds", {"t": 0.5}) == 2.0
@@ -273,7 +273,7 @@ def test_a_running_mean_reaches_a_target_later_than_a_lucky_round_and_not_before
         for n in range(1, 9)
     ]
     (own_folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run = dataclasses.replace(finished, folder=own_folder)
+    run = finished.model_copy(update={"folder": own_folder})
     assert metric_of(run, "to_target.t.round", {"t": 0.45}) == 2
     # (0.9 + 0.2 + 0.4 + 0.5 + 0.5) / 5 = 0.5
     for share, found in ((0.05, 6), (0.42, 6), (0.45, 7), (0.501, None)):

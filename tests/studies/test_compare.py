@@ -1,6 +1,5 @@
 """Methods side by side: same splits or no table, the reference rows always, honest statistics."""
 
-import dataclasses
 import io
 import json
 from pathlib import Path
@@ -111,7 +110,7 @@ def test_the_table_on_screen_shows_every_row_its_spread_and_its_cost(table: Comp
 @pytest.mark.parametrize("labels", [("fedprox",), ("a label that is longer than any screen would like",)])
 def test_the_table_fits_80_columns_with_every_number_whole(table: Comparison, labels: tuple[str]) -> None:
     rows = [{**row, "label": labels[0] + str(i), "rounds": [i, 100]} for i, row in enumerate(table.rows)]
-    text = shown(dataclasses.replace(table, rows=tuple(rows)), width=80)
+    text = shown(table.model_copy(update={"rows": tuple(rows)}), width=80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
     assert "0-100" in text
@@ -122,7 +121,7 @@ def test_the_table_fits_80_columns_with_every_number_whole(table: Comparison, la
 
 def test_no_row_is_marked_where_all_share_the_default_settings(table: Comparison) -> None:
     rows = tuple({**row, "changed_settings": {}} for row in table.rows)
-    assert "*" not in shown(dataclasses.replace(table, rows=rows))
+    assert "*" not in shown(table.model_copy(update={"rows": rows}))
 
 
 def test_a_setting_goes_to_the_methods_that_have_it() -> None:
@@ -277,7 +276,7 @@ def test_two_comparisons_never_share_a_folder_and_the_first_keeps_its_runs(
 
 def test_a_name_in_square_brackets_is_shown_as_it_is(table: Comparison) -> None:
     rows = tuple({**row, "label": f"[/{row['label']}]"} for row in table.rows)
-    text = shown(dataclasses.replace(table, dataset="[/red]", rows=rows))
+    text = shown(table.model_copy(update={"dataset": "[/red]", "rows": rows}))
     assert "[/red]: 3 clients" in text
     assert "[/fedprox]*" in text
 
@@ -293,8 +292,8 @@ def test_finished_runs_make_the_same_table_as_compare(table: Comparison) -> None
 
 
 def test_runs_with_different_partitions_are_refused_and_both_hashes_named(finished: Result) -> None:
-    other = dataclasses.replace(
-        finished, method="fedgcn", hashes={**finished.hashes, "partition": "0123456789abcdef"}
+    other = finished.model_copy(
+        update={"method": "fedgcn", "hashes": {**finished.hashes, "partition": "0123456789abcdef"}}
     )
     with pytest.raises(InputError) as refusal:
         comparison_of([finished, other])
@@ -309,13 +308,13 @@ def test_a_table_of_finished_runs_says_which_references_it_lacks(finished: Resul
 
 
 def test_runs_of_one_method_with_other_settings_get_rows_of_their_own(finished: Result) -> None:
-    other = dataclasses.replace(finished, details={**finished.details, "changed_settings": {"lr": 0.1}})
+    other = finished.model_copy(update={"details": {**finished.details, "changed_settings": {"lr": 0.1}}})
     rows = comparison_of([finished, other]).rows
     assert [row["label"] for row in rows] == ["fedavg (rounds=3)", "fedavg (lr=0.1)"]
 
 
 def test_rows_with_other_seeds_and_runs_given_twice_are_refused(finished: Result) -> None:
-    other = dataclasses.replace(finished, method="fedgcn", seed=7)
+    other = finished.model_copy(update={"method": "fedgcn", "seed": 7})
     with pytest.raises(InputError, match="the same seeds in every row"):
         comparison_of([finished, other])
     with pytest.raises(InputError, match="is given twice"):
