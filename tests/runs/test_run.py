@@ -401,7 +401,7 @@ def test_a_generated_data_set_beyond_memory_is_refused(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("graphfed.tasks.graphs.inputs.load", fail)
+    monkeypatch.setattr("graphfed.tasks.source.load", fail)
     with pytest.raises(InputError, match=r"does not fit into memory, data\.num_nodes=9000000"):
         graphfed.run("fedavg", data="social", settings={"data.num_nodes": 9_000_000})
     assert list(own_folder.iterdir()) == []
