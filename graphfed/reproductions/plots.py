@@ -21,12 +21,7 @@ ONE, SEVERAL = 7.0, 4.6
 
 
 def draw(item: Item, found: Found) -> bytes:
-    """Draw what was found.
-
-    An item of runs has a panel for each metric with both figures of every row, or, if the rows are points, a
-    panel for each (panel, metric) with a line for each series. An item of curves has a line for each row. Any
-    other item is drawn by its paper's module.
-    """
+    """Draw what was found: an item of runs has a panel for each metric, or lines if its rows are points."""
     if isinstance(item, Measured):
         return _file(found, item.draw(found))
     if isinstance(item, Curves):
@@ -69,11 +64,7 @@ def _figures(found: Found) -> Charts:
 
 
 def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]) -> Charts:
-    """Return a chart for each metric.
-
-    Args:
-        rows: A label, and by metric our figures and the printed ones, of which there may be none.
-    """
+    """Return a chart for each metric; rows: a label, and by metric our figures and the printed ones."""
     some = any(printed for _, figures in rows for _, printed in figures.values())
     kinds = [("ours", -0.14 if some else 0.0), ("printed", 0.14)][: 1 + some]
     panels: list[XY] = []

@@ -28,9 +28,7 @@ def cells_of(item: Item, found: Found) -> Cells:
 
 
 def _targets(found: Found) -> list[str]:
-    """Return a line for each target: ``target near: 0.8791 on the validation part, 0.01 less than
-    central``.
-    """
+    """Return a line for each target."""
     lines = []
     for name, target in (found.get("targets") or {}).items():
         if target is not None and target["share"] is not None:
