@@ -19,6 +19,7 @@ from graphfed.data.partitions.partition import PARTITIONS
 from graphfed.errors import DONE, UNUSABLE, InputError
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.plugins import check_plugins, load_plugin
+from graphfed.tasks.run_options import DATA_SETS
 
 __all__ = ["forget_plugins"]
 
@@ -76,7 +77,7 @@ def test_names_are_listed_and_completed_without_importing_a_plug_in() -> None:
         assert name in [*registry]
         assert name in registry
     assert values.method_names("ca") == ["calm"]
-    assert values.choices(values.DATA_SETS, "graphfed.datasets")("ti") == ["tiny"]
+    assert values.choices(DATA_SETS, "graphfed.datasets")("ti") == ["tiny"]
     assert "other_things" not in sys.modules
 
 

@@ -238,7 +238,7 @@ def test_an_id_is_the_first_63_bits_of_a_hash_of_client_and_id(tmp_path: Path) -
 
 def test_two_ids_of_one_hash_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SMALL.write(tmp_path, "north", ["north"])
-    monkeypatch.setattr(hashing, "_id", len)
+    monkeypatch.setattr(hashing, "id_of", len)
     with pytest.raises(InputError, match=r"the nodes 'north.*0' and 'north.*1' have the same hash"):
         read(path, "north")
 
@@ -540,8 +540,8 @@ def test_banks_that_share_customers_give_each_the_id_that_one_party_gives_it(ban
 def test_two_customers_of_one_hash_are_refused_where_one_party_has_all_files(
     banks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    real = hashing._id
-    monkeypatch.setattr(hashing, "_id", lambda text: 7 if text in ("P0001", "P0002") else real(text))
+    real = hashing.id_of
+    monkeypatch.setattr(hashing, "id_of", lambda text: 7 if text in ("P0001", "P0002") else real(text))
     with pytest.raises(InputError, match=r"'P000[12]' and 'P000[12]' have the same hash.* another id"):
         graphfed.run("fedavg", data=banks / "banks.yaml", rounds=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -462,7 +462,7 @@ def test_sparse_features_stay_sparse_where_they_enter_a_linear_map_or_go_to_the_
         every = all_rows(prepared)
         rows = pass_rows(prepared, config, every, every)
         assert isinstance(rows.x, SparseMatrix) == stays
-        apart = config.sums.aggregation == "additive" and clients > 1
+        apart = config.gradient_sums.aggregation == "additive" and clients > 1
         assert (rows.x_apart is not None) == apart
 
 

@@ -14,10 +14,14 @@ import numpy as np
 from graphfed.errors import InputError, shown
 
 
+def id_of(text: str) -> int:
+    """Return the first 63 bits of a text's SHA-256."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
 def node_ids(texts: Sequence[str]) -> np.ndarray:
     """Compute the ids of texts, int64 [n], at least 0; two different texts with the same id are refused."""
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    ids = np.array([int.from_bytes(digest[:8], "big") >> 1 for digest in digests], dtype=np.int64)
+    ids = np.array([id_of(text) for text in texts], dtype=np.int64)
     # Equal ids are neighbours in this order. Equal texts are one node, so only different ones collide.
     order = np.argsort(ids, kind="stable")
     for first in np.flatnonzero(ids[order][1:] == ids[order][:-1]).tolist():
