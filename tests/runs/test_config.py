@@ -212,7 +212,7 @@ def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str, 
                     or f"{setting.name}=True" in message
                 )
                 assert re.search(
-                    "expected|did you mean|choose one of|cannot use|is a setting of runs with|"
+                    "expected|did you mean|choose one of|cannot use|is a setting of runs with|or use|"
                     "omit this setting|needs every client",
                     message,
                 )
