@@ -102,7 +102,9 @@ def _setting(method: Method, leaf: Leaf, default: SettingValue, own: bool) -> Se
         expected = f"one of {', '.join(str(choice) for choice in choices)}"
         setting = dataclasses.replace(setting, kind="choice", choices=choices, expected=expected)
     same = [other for other in method.tree.leaves if other.name == leaf.name]
-    only = " or ".join(" and ".join(str(each) for each in other.conditions) for other in same)
+    names = method.tree.names  # conditions on settings that the method lacks, or fixes, always hold
+    conditions = [[str(each) for each in other.conditions if each.setting in names] for other in same]
+    only = " or ".join(" and ".join(each) for each in conditions)
     return dataclasses.replace(setting, own=own, only=only)
 
 
