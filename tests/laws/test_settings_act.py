@@ -43,6 +43,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "mu": {"rule": "fedprox", "local_steps": 3},
     **{key: {"rule": "fedadam"} for key in ("server_lr", "beta1", "beta2", "tau")},
     "rho": {"rule": "admm", "local_steps": 2},
+    "momentum": {"rule": "fedavgm"},  # of the plug-in
     **{key: {"policy": "constant"} for key in ("probability", "batch", "batch_fraction", "estimator")},
     **{key: {"policy": "graphsage"} for key in ("fan_out", "inner_fan_out")},
     "layer_size": {"policy": "fastgcn"},
