@@ -48,7 +48,7 @@ _BLOCK = 1 << 16
 _NONCE = bytes(12)
 _FIXED_KEY = hashlib.sha256(b"graphfed fixed-key hash").digest()[:16]
 _CURVE = ec.SECP256R1()
-_permutation = Cipher(algorithms.AES(_FIXED_KEY), modes.ECB()).encryptor()
+_PERMUTATION = Cipher(algorithms.AES(_FIXED_KEY), modes.ECB())
 
 
 # ---- for secure aggregation -------------------------------------------------------------------------------
@@ -247,4 +247,5 @@ def permute_blocks(blocks: memoryview) -> bytes:
     Returns:
         As many bytes.
     """
-    return _permutation.update(blocks)
+    # A context of its own for each call: two threads may not use one context at the same time.
+    return _PERMUTATION.encryptor().update(blocks)

@@ -65,9 +65,9 @@ def ddpg(
 #: 300 episodes are the paper's.
 DDPG = {"cora": ddpg("cora", 300), "citeseer": ddpg("citeseer", 40), "dblp": ddpg("dblp", 40)}
 #: The tuned constants (ours), as a fraction of a client's training nodes and a sampling probability: those
-#: with the largest discounted return that a search by successive halving found (at commit 77dd095; the
-#: program no longer has it), among 30 on Cora, 12 on CiteSeer and DBLP, and 4 on the data of the balanced
-#: policy's items.
+#: with the largest discounted return that a search by successive halving found, among 30 on Cora, 12 on
+#: CiteSeer and DBLP, and 4 on the data of the balanced policy's items. The program no longer has the search;
+#: benchmarks/results/fedgraph_constants.json is what is recorded of it.
 TUNED = {
     data: {"policy": "constant", "batch_fraction": fraction, "probability": probability}
     for data, fraction, probability in (("cora", 0.05, 0.5), ("citeseer", 0.05, 0.25), ("dblp", 0.05, 0.25))

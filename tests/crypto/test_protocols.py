@@ -5,6 +5,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -17,7 +18,7 @@ from scipy import stats
 pytest.importorskip("cryptography", reason="secure protocols need the extra 'secure'")
 
 from graphfed.crypto import compare as comparison
-from graphfed.crypto import ot, ring
+from graphfed.crypto import ot, pairwise, ring
 from graphfed.crypto.compare import (
     bytes_of_comparison,
     bytes_of_opening,
@@ -397,6 +398,14 @@ def test_two_sessions_have_nothing_in_common() -> None:
         assert not {one[i : i + size].tobytes() for i in range(0, len(one), size)} & {
             other[i : i + size].tobytes() for i in range(0, len(other), size)
         }
+
+
+def test_parties_in_threads_of_one_process_hash_at_the_same_time() -> None:
+    """Large enough that the cipher releases the interpreter's lock while it works."""
+    blocks = memoryview(bytes(1 << 20))
+    with ThreadPoolExecutor(4) as threads:
+        hashed = list(threads.map(lambda _: pairwise.permute_blocks(blocks), range(100)))
+    assert set(hashed) == {pairwise.permute_blocks(blocks)}
 
 
 def test_a_session_never_uses_a_key_twice() -> None:

@@ -32,6 +32,7 @@ from graphfed.reproductions.base import (
     Target,
     same_runs,
 )
+from graphfed.reproductions.fedgraph import DATA, TUNED
 from graphfed.reproductions.fedgraph import PAPER as FEDGRAPH
 from graphfed.reproductions.fedgraph_returns import (
     draw_returns,
@@ -477,6 +478,29 @@ def test_returns_settle_where_the_moving_mean_stays_within_a_twentieth_of_its_en
     (own_folder / "result.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="it has no 'final'"):
         returns_of(own_folder)
+
+
+def test_the_constants_that_are_run_are_those_of_the_recorded_searches() -> None:
+    record = json.loads((RESULTS / "fedgraph_constants.json").read_text())
+    best = {search["data"]: search["best"] for search in record["searches"]}
+    assert set(best) == set(DATA) == set(TUNED)
+    for data in DATA:
+        chosen = TUNED[data]["batch_fraction"], TUNED[data]["probability"]
+        assert chosen == (best[data]["share"], best[data]["chance"])
+
+
+def test_a_policy_that_was_learned_is_one_line_of_the_table_and_one_drawing() -> None:
+    record = json.loads((RESULTS / "reproduce_fedgraph.json").read_text())
+    items = {item["item"]: item for item in record["items"]}
+    for data in DATA:
+        found = items["fig6" if data == "cora" else f"fig6-{data}"]
+        (line,) = returns_cells(found)[1]
+        assert line[:2] == ["DDPG", "ddpg"]
+        assert line[6:8] == [
+            str(found["rows"][0]["settled"]),
+            f"the actor after episode {found['rows'][0]['kept']}",
+        ]
+        assert len(draw_returns(found)[0]) == 1
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
