@@ -190,7 +190,7 @@ class Method:
         """Make the settings of a run from flat names.
 
         Args:
-            given: Values that the user gave.
+            given: Values that the user gave, by flat name; any of them may be wrong.
             defaults: Values in the place of the defaults; `defaults` of the method if None. Those of settings
                 that do not exist with the others are ignored.
 

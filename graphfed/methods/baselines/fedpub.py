@@ -332,15 +332,10 @@ def random_graph(task: Task, seed: int, device: str) -> Tensors:
 
 
 def mixing_weights(embeddings: Tensor, counts: Tensor, scale: float) -> Tensor:
-    """Compute the weight of every client's model in the average for every client.
+    """Compute the weight of every client's model in the average for every client, [K, K].
 
-    Args:
-        embeddings: [K, C] h_i.
-        counts: [K] training nodes; a client without any has weight 0.
-        scale: tau.
-
-    Returns:
-        [K, K]; row i has the weights of the average for client i, which add up to 1.
+    Row i has the weights of the average for client i, which add up to 1. `embeddings` [K, C] are the h_i,
+    `scale` is tau, and a client without training nodes (`counts` [K]) has weight 0.
     """
     # A model whose outputs are all 0 has similarity 0 with every other one, and not NaN.
     unit = normalize(embeddings, dim=1)

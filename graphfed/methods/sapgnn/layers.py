@@ -264,13 +264,11 @@ def first_embedding(
 ) -> Rows:
     """Compute the first layer's z from the features and maxima that clients sent once (maps=identity).
 
-    The server applies the local update itself. The result is what the clients' uploads would be pooled to.
+    The result is what the clients' uploads would be pooled to.
 
     Args:
-        features: The features of all nodes, [U, F].
-        maxima: The maxima over neighbours, [U', F], pooled over clients.
-        table: All nodes, U of them.
-        with_edges: The nodes with a neighbour, U' of them.
+        features: The features of all nodes of `table`, [U, F].
+        maxima: The maxima over neighbours, pooled over clients, of the nodes `with_edges`, [U', F].
 
     Returns:
         z of the first layer, [U, u_1]; sparse if the features are and update=concat.
@@ -307,9 +305,7 @@ def global_embedding(
     The last layer is the linear map alone.
 
     Args:
-        z: The local embeddings pooled over clients, [U, u_l].
-        table: The U nodes.
-        layer: The layer's number, from 0.
+        z: The local embeddings pooled over clients, a row for each node of `table`, [U, u_l].
         key: The random key of the dropout; None for no dropout.
 
     Returns:
