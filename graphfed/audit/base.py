@@ -42,6 +42,7 @@ class AuditedRun:
     @cached_property
     def transcript(self) -> Transcript:
         """The messages of set-up and the first round, run again in this process."""
+        # Cached, because several checks read the first round.
         return record_rounds(self.config, self.inputs, rounds=1)
 
     def record(self, keep: Keep) -> Transcript:
@@ -100,6 +101,7 @@ class Check:
 
     def applies(self, run: AuditedRun) -> bool:
         """Return whether a run has the method, the task and the transfers that the check is for."""
+        # By name, so that a plug-in can declare a check for a method without importing it.
         of_method = self.methods is None or run.config.method.name in self.methods
         of_task = run.config.task in self.tasks
         # Some attacks have two sources, such as sums in plaintext or their ciphertexts.

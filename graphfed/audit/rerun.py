@@ -43,6 +43,7 @@ class _Federation(Federation):
     def exchange(self, x: Located, route: ExchangeRoute, **options: Unpack[Options]) -> Located:
         arrived = super().exchange(x, route, **options)
         if self.keep is not None and self.keep[1] in (None, options["name"]):
+            # All clients are one cohort, so each value has one part.
             self.keep[0].append(Exchange(x.parts[0].detach(), arrived.parts[0].detach()))
         return arrived
 
@@ -106,6 +107,7 @@ def rerun(
     `plaintext` replaces secure sums by plaintext ones, and `simulated` secure protocols by simulated ones
     (None: as in the run); both give the same values.
     """
+    # The same seeds as in the run, so all draws except those of the operating system's entropy are equal.
     training = config.settings
     if simulated is None:
         simulated = is_simulated(training)
@@ -119,4 +121,5 @@ def rerun(
         in_plaintext = changed(training, aggregation=PLAINTEXT)
     placed = place_data(fed, config, inputs)
     data, _ = agree_before_setup(fed, placed, config.method, task, in_plaintext)
+    # Set-up itself keeps the run's protections unless the attack asks for plaintext.
     return Rerun(fed, config.method, data, task, in_plaintext if plaintext else training)

@@ -82,7 +82,7 @@ def audit(
     """Run every check that applies to a finished run, and write audit.json into its folder.
 
     Args:
-        folder: The run's folder.
+        folder: The folder of a run that has ended, to which audit.json is written.
         data: The data of the run, if it was given as a Python object (see `reopen`).
         data_dir: The folder of the data sets (see `reopen`).
         progress: Whether to show progress on stderr.
@@ -105,6 +105,7 @@ def audit(
     assert result is not None
     findings: dict[str, Finding] = {}
     skipped: dict[str, str] = {}
+    # All checks share one `AuditedRun`, which repeats the run once for those that read the same messages.
     with show_progress("audit", progress) as on_event:
         run = AuditedRun(folder, config, inputs, result, on_event)
         for name, check in CHECKS.usable().items():
@@ -112,6 +113,7 @@ def audit(
                 stages_of(on_event)(name)
                 findings[name] = check.run(run)
             elif config.task not in check.tasks:
+                # The most general reason first: only one is shown.
                 skipped[name] = f"the check is for the task {', '.join(check.tasks)}"
             elif check.methods is not None and config.method.name not in check.methods:
                 skipped[name] = f"the check is for the method {', '.join(check.methods)}"
@@ -120,6 +122,7 @@ def audit(
     found = Audit(config.method.name, inputs.name, config.seed, findings, skipped, folder)
     try:
         write_json(folder / "audit.json", found.to_json())
+    # The checks may have taken long, so the message says how to store their result.
     except OSError as error:
         raise InputError(
             f"{folder / 'audit.json'} cannot be written ({error.strerror or error}); make the folder writable"

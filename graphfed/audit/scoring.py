@@ -31,6 +31,7 @@ def not_measured(why: str, baseline: str = "-") -> Finding:
 
 def spread(items: Sequence[T], count: int) -> list[T]:
     """Select up to `count` items, at least one, evenly spread over their order."""
+    # The first and the last item are among them.
     places = np.linspace(0, len(items) - 1, max(1, min(count, len(items)))).round().astype(int)
     return [items[place] for place in places]
 
@@ -49,6 +50,7 @@ def count_remote_pairs(cohort: Cohort) -> int:
 
 def rows_of(cohort: Cohort, ids: Tensor) -> Tensor:
     """Find a row of the cohort for each node."""
+    # A node of several clients has several rows with equal features; the first one found is used.
     known, order = torch.sort(cohort.id)
     return order[torch.searchsorted(known, ids)]
 
@@ -58,6 +60,7 @@ def rows_of(cohort: Cohort, ids: Tensor) -> Tensor:
 
 def largest_errors(found: Tensor, truth: Tensor) -> Tensor:
     """Return the largest error of each row, relative to its largest true number, [n]."""
+    # Relative to the row and not to each number: a sparse row has many true zeros.
     errors: Tensor = (found - truth).abs().amax(1) / truth.abs().amax(1).clamp(min=1e-30)
     return errors
 
@@ -71,6 +74,7 @@ def cosines(found: Tensor, truth: Tensor) -> Tensor:
 
 def explained(found: Tensor, truth: Tensor, guess: Tensor) -> float:
     """Return the fraction of the squared error of a guess that what was found leaves out; at least 0."""
+    # Clamped at 0: an attacker that does worse than the guess would use the guess.
     left, squares = ((values - truth).square().sum() for values in (found, guess))
     return max(0.0, 1 - float(left / squares.clamp(min=1e-30)))
 

@@ -110,6 +110,7 @@ class _Recording(Federation):
         self.observed_transfers: list[ObservedTransfer] = []
         self.recorded_rounds = 0
         self._keep, self._rounds, self._room = keep, rounds, most_bytes
+        # Observed where messages are sent, so that nothing about the run itself changes.
         self.observe(self._record)
 
     def _record(self, name: str, messages: Mapping[Pair, Message]) -> None:
@@ -169,6 +170,7 @@ def record_rounds(
         rounds=np.inf if rounds is None else rounds,
         most_bytes=most_bytes,
     )
+    # The federation decides when enough is recorded; training only sees its exception.
     data = place_data(fed, config, inputs)
     try:
         train(fed, config.method, data, inputs.task(config.task), config.settings, on_event=on_event)
@@ -176,6 +178,7 @@ def record_rounds(
     except _EnoughError:
         complete = False
     # train() does not return the data that clients agreed on, so the cohort is prepared again.
+    # In plaintext and without rounds, so this costs little.
     cohort = rerun(config, inputs).cohort
     return Transcript(tuple(fed.observed_transfers), cohort, fed.recorded_rounds, complete)
 

@@ -30,13 +30,7 @@ from graphfed.methods.tasks import CLASSIFICATION
 
 @dataclass(frozen=True)
 class Task:
-    """What all participants agree on before a run.
-
-    Attributes:
-        num_features: Width of the features.
-        num_classes: Number of classes.
-        name: Name of the task in `tasks.registry.TASKS`.
-    """
+    """What all participants agree on before a run; `name` is that of the task in `tasks.registry.TASKS`."""
 
     num_features: int
     num_classes: int
@@ -196,7 +190,7 @@ class Method:
         """Make the settings of a run from flat names.
 
         Args:
-            given: Values that the user gave.
+            given: Values that the user gave, by flat name; any of them may be wrong.
             defaults: Values in the place of the defaults; `defaults` of the method if None. Those of settings
                 that do not exist with the others are ignored.
 
@@ -208,6 +202,7 @@ class Method:
             pydantic.ValidationError: A value is of the wrong kind or out of range.
         """
         config = self.tree.make(given, self.defaults if defaults is None else defaults)
+        # Here and not in a validator of the settings: a part does not know which methods forbid what.
         for only in self.plaintext_only:
             protection = value(config, only.protection, PLAINTEXT)
             if protection != PLAINTEXT and value(config, only.setting) == only.value:
@@ -223,21 +218,25 @@ class Method:
     def _values(self, name: str) -> tuple[Any, ...]:
         """Return the values that a setting chooses among; empty if it is not a choice."""
         leaf = next(leaf for leaf in self.tree.leaves if leaf.name == name)
+        # A setting that the method does not restrict has its choices in its type, a Literal.
         return self.tree.choices(leaf) or get_args(leaf.field.annotation)
 
     @property
     def dropouts(self) -> bool:
         """Whether training continues with fewer clients if some are absent."""
+        # Only methods that sample clients have this setting, and these can do with fewer.
         return "fraction" in self.tree.names
 
     @property
     def trains(self) -> bool:
         """Whether it trains anything."""
+        # The part `Training` has it, which methods without training leave out.
         return "lr" in self.tree.names
 
     @cached_property
     def protections(self) -> dict[str, tuple[str, ...]]:
         """The protections it offers, by the setting that names them."""
+        # A setting names a protection if plaintext is one of its values.
         found = {name: self._values(name) for name in self.tree.names}
         return {name: choices for name, choices in found.items() if PLAINTEXT in choices}
 

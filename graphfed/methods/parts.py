@@ -307,9 +307,8 @@ def is_simulated(config: object) -> bool:
 
 
 def sum_protection(config: object) -> str:
-    """Return the protection of sums over clients at the server: `Sums.aggregation`; plaintext in a method
-    without this part.
-    """
+    """Return the protection of sums over clients at the server; plaintext in a method without `Sums`."""
+    # Not by the flat name: SAPGNN's and PPGNN's `aggregation` is a sum among clients.
     sums: Sums | None = getattr(config, "sums", None)
     return PLAINTEXT if sums is None else sums.aggregation
 
@@ -330,4 +329,5 @@ def clients_in_round(config: object, num_clients: int) -> int:
     Returns:
         At least 1; all clients if the method does not sample them.
     """
+    # A round of no client would have nothing to average.
     return max(1, round(float(value(config, "fraction", 1.0)) * num_clients))

@@ -61,23 +61,13 @@ METHODS: "Registry[Method]" = Registry(
 
 
 def canonical_name(name: str) -> str:
-    """Return a method's own name.
-
-    Args:
-        name: Its name in any case, or an alias.
-
-    Returns:
-        The name; an unknown name in lower case.
-    """
+    """Return a method's own name for one in any case or an alias; an unknown name in lower case."""
     small = name.lower()
     return ALIASES.get(small, small)
 
 
 def get_method(name: str) -> "Method":
-    """Return a method.
-
-    Args:
-        name: Its name in any case, or an alias.
+    """Return the method of a name in any case, or of an alias.
 
     Raises:
         InputError: There is no such method (the message suggests the nearest name), or it is a plug-in's that
@@ -85,6 +75,7 @@ def get_method(name: str) -> "Method":
     """
     method = METHODS.get(canonical_name(name))
     if method is None:
+        # The usual mistake is a file where a name is expected; a suggestion of similar names would mislead.
         small = name.lower()
         if small.endswith((".yaml", ".yml")):
             raise InputError(

@@ -37,8 +37,8 @@ def settings(cls: type[C]) -> type[C]:
     """Mark a class as settings: values are checked, and unknown names are refused.
 
     Args:
-        cls: The class. A field is ``name: type = Field(default=..., description="...")``, with bounds such as
-            ``gt=0``, or a part.
+        cls: A class whose fields are parts, or ``name: type = Field(default=..., description="...")`` with
+            bounds such as ``gt=0``.
 
     Returns:
         The class, as a frozen dataclass of pydantic.
@@ -122,6 +122,7 @@ def values(config: Any) -> Mapping[str, Any]:
     Raises:
         InputError: Two parts have a setting of one name, which only a plug-in can bring about.
     """
+    # Cached, because generic code asks for single values in every round, and settings never change.
     known: dict[str, tuple[Any, tuple[Condition, ...]]] = {}
     for name, found, conditions in _walk(config):
         if name in known:
@@ -130,6 +131,7 @@ def values(config: Any) -> Mapping[str, Any]:
             )
         known[name] = (found, conditions)
 
+    # A condition on a setting that does not exist itself sees None; chains of conditions end at one without.
     def exists(name: str) -> bool:
         return all(
             condition.setting not in known
@@ -146,6 +148,7 @@ def _walk(config: Any) -> Iterator[tuple[str, Any, tuple[Condition, ...]]]:
         value = getattr(config, name)
         if dataclasses.is_dataclass(value):
             yield from _walk(value)
+        # An open field that a method does not fill is no setting.
         elif not _is_slot(field):
             yield name, value, _conditions(field)
 
@@ -159,12 +162,7 @@ def _is_slot(field: "FieldInfo") -> bool:
 
 
 def value(config: object, name: str, otherwise: Any = None) -> Any:
-    """Return the value of a setting by its flat name.
-
-    Args:
-        config: The settings of a run.
-        otherwise: What is returned if there is no such setting.
-    """
+    """Return the value of a setting by its flat name, `otherwise` if the run has no such setting."""
     return values(config).get(name, otherwise)
 
 
@@ -174,6 +172,7 @@ def changed(config: C, **new: object) -> C:
     Raises:
         KeyError: A name is not one of the settings.
     """
+    # Names are removed as they are found; those that remain belong to no setting.
     left = dict(new)
     made = _changed(config, left)
     if left:
@@ -191,6 +190,7 @@ def _changed(config: Any, left: dict[str, object]) -> Any:
                 new[name] = other
         elif name in left:
             new[name] = left.pop(name)
+    # An unchanged part stays the same object, by which the part above it sees that nothing has changed.
     return dataclasses.replace(config, **new) if new else config
 
 
@@ -235,6 +235,7 @@ class Tree:
             here = (*path, name)
             chosen_by = next((entry for entry in field.metadata if isinstance(entry, ChosenBy)), None)
             if chosen_by is not None:
+                # Every choice is listed, each on the condition that it is the chosen one.
                 for choice, chosen in self.parts[".".join(here)].items():
                     yield from self._leaves_of(chosen, here, (*conditions, Only(chosen_by.setting, choice)))
             elif ".".join(here) in self.parts:
@@ -253,6 +254,7 @@ class Tree:
     def choices(self, leaf: Leaf) -> tuple[Any, ...]:
         """Return the values that a setting chooses among, if the method or a field says so; else empty."""
         for path, parts in self.parts.items():
+            # Before `offers`: a setting that chooses a part has that part's names as its values.
             if isinstance(parts, Mapping) and self._chooser(path) == leaf.name:
                 return tuple(parts)
         return self.offers.get(leaf.name, ())
@@ -279,14 +281,17 @@ class Tree:
         """
         fixed = {name: offered[0] for name, offered in self.offers.items() if len(offered) == 1}
         for name, offered in self.offers.items():
+            # Refused here, with the method's own values: the type of the setting may allow more.
             asked = given.get(name, offered[0])
             if asked not in offered:
                 allowed = ", ".join(str(each) for each in offered)
                 raise InputError(f"{name}={shown(asked)} cannot be used here: expected {allowed}")
         chosen = {**(defaults or {}), **given, **fixed}
+        # Whether a default applies depends on the other values, so settings are made with all of them first.
         made = self._make(self.root, (), chosen)
         existing = values(made)
         ignored = [name for name in chosen if name not in existing and name not in given]
+        # And once more without those that do not exist here, which a part would otherwise keep as values.
         if ignored:
             made = self._make(self.root, (), {k: v for k, v in chosen.items() if k not in ignored})
             existing = values(made)
@@ -301,6 +306,7 @@ class Tree:
             dotted = ".".join((*path, name))
             chosen_by = next((entry for entry in field.metadata if isinstance(entry, ChosenBy)), None)
             if chosen_by is not None:
+                # The choosing setting is a field of the same part as the field that it fills.
                 setting = fields_of(part)[chosen_by.setting]
                 choice = chosen.get(chosen_by.setting, setting.default)
                 parts = self.parts[dotted]

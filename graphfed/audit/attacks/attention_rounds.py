@@ -140,6 +140,7 @@ class _FirstLayer:
             return weights if new else None
         if transfer.name not in self._due:
             return None
+        # Only the first transfer after new weights: later layers send under the same name.
         self._due.discard(transfer.name)
         return transfer.payload[self._rows[transfer.name]]
 
@@ -160,6 +161,7 @@ def _receive(audited: AuditedRun) -> Received:
     prepared: Prepared = again.setup().prepared
     cohort, task = again.cohort, again.task
     targets: Targets = prepared.sums.targets.parts[0]
+    # With exchange=secure the parts on the wire are masked, and only totals can be attacked.
     drawn = generator(0, "audit/attention_sums")
     totals = prepared.sums.masks is not None
 
@@ -282,9 +284,11 @@ def attack_scores(received: Received) -> FromScores:
     """Solve the scores of all passes for the features of their nodes."""
     matrix, scores, nodes = received.layer.target, received.scores, received.nodes
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    # Equations beyond the rank repeat others up to rounding.
     rank = int((s > NOISE * s[0]).sum())
     d = matrix.shape[1]
     own = received.features(np.arange(min(received.cohort.num_rows, 1000)))
+    # The client judges by its own nodes whether features are sparse.
     sparse = rank < d and bool((own >= 0).all()) and float((own != 0).double().mean()) <= SPARSE
     if sparse:
         nodes = nodes[:SPARSE_PAIRS]
@@ -375,6 +379,7 @@ def attack_sums(received: Received, audited: AuditedRun) -> list[FromSums]:
 
 def group_means(sums: Tensor, layer: Layer) -> Tensor:
     """Solve the quotients of sums [P, H + 1, G] for features [G, d]: of one member, or about the mean."""
+    # sum_j e_ij W x_j / sum_j e_ij: of a single member W x_j, of several a weighted mean
     quotients = (sums[:, :-1] / sums[:, -1:]).flatten(0, 1)
     means: Tensor = torch.linalg.lstsq(layer.weight.flatten(0, 1), quotients, driver="gelsd").solution.T
     return means
@@ -405,6 +410,7 @@ def _levenberg_marquardt(x: Tensor, sums: Tensor, layer: Layer, target: Tensor) 
     damping, (rest, jacobian) = 1e-2, _residual(x, sums, layer, target)
     cost = float(rest.square().sum())
     for _ in range(ITERATIONS):
+        # Damping is relative to the mean diagonal, so it has the same meaning for all groups.
         normal, gradient = jacobian.T @ jacobian, jacobian.T @ rest
         scale = float(normal.diagonal().mean())
         while True:

@@ -81,6 +81,7 @@ def attack_one_round(again: Rerun) -> Found:
     fed, state = again.fed, again.setup()
     prepared: Prepared = state.prepared
     with fed.phase("setup", round_number=0):
+        # The first weights, without dropout: what every client computes in an evaluation.
         weights = fed.broadcast(state.weights, name="model", grad=False)
         z, source, target = fed.clients.run(transform, prepared.shared, weights, None, None, 0, outputs=3)
         scores = prepared.sums.send_scores(fed, target, grad=False)
@@ -125,6 +126,7 @@ def _peel(
 
     Returns, by client and row of j, W h_j [heads, H] and whether no term had to be subtracted for it.
     """
+    # Client by client: clients do not collude.
     known: dict[tuple[int, int], tuple[np.ndarray, bool]] = {}
     for client, own in groups.items():
         containing: dict[int, list[Group]] = defaultdict(list)
@@ -141,6 +143,7 @@ def _peel(
             (member,) = group.members
             z = group.sums[:, :-1] / group.sums[:, -1:]
             known[client, member] = z, id(group) in whole
+            # The client knows att_src, and a_i of its own node, so it can compute e_ij of the member.
             c = (z * attention).sum(1)
             for other in containing[member]:
                 a = target[other.target]
@@ -166,6 +169,7 @@ def _compare(
     alone = recovered = 0
     worst = 0.0
     for (_, row), (z, whole) in known.items():
+        # A quotient of small sums may be all rounding, so what was computed is checked.
         off = np.abs(z - truth[row]).max() / max(np.abs(truth[row]).max(), 1e-30)
         if off <= TOLERANCE:
             recovered, alone, worst = recovered + 1, alone + whole, max(worst, float(off))

@@ -86,8 +86,8 @@ def reconstruct(
     """Estimate the readings behind encodings.
 
     Args:
-        known: Known series, [G, T]; G is even.
-        readings: Their windows, [G, W, m].
+        known: The series of which the attacker has windows and encodings, [G, T]; G is even.
+        readings: The windows of the known series, [G, W, m].
         hidden: The encodings of these windows, [G, W, H].
         others: The encodings of the attacked sensors, [S, W, H].
         starts: The time step at which each window begins, [W], for known and attacked series.
@@ -100,6 +100,7 @@ def reconstruct(
         tried = ((_regressed(x, y, seen, strength), truth) for (x, y), (seen, truth) in (folds, folds[::-1]))
         return sum(float((found - truth).square().sum()) for found, truth in tried)
 
+    # On known series only: the attacked readings must not select the attack.
     strength = min(RIDGES, key=error)
     found, fitted = (_regressed(hidden, readings, seen, strength) for seen in (others, hidden))
     # Places in a window that are estimated with a smaller error count more.
@@ -145,6 +146,7 @@ def solve_windows(weights: Weights, batch: Batch, received: Tensor, start: Tenso
     def linearise(some: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         here = encoded(some, x)
         moved = (x + STEP * unit for unit in torch.eye(x.shape[1], dtype=x.dtype))
+        # By differences, because a batch has few readings and many windows.
         slopes = torch.stack([(encoded(some, each) - here) / STEP for each in moved], 2)
         return here[:, None], slopes[:, None]
 
@@ -182,6 +184,7 @@ def encodings(
     if wire is None:
         received = whole.double()
     else:
+        # Noise is drawn for each release, so a mean of several has less of it.
         received = torch.zeros_like(whole, dtype=torch.float64)
         for _ in range(releases):
             received += wire.decode(wire.encode(whole), whole.dtype)
@@ -198,6 +201,7 @@ def drawn_series(like: Standardised) -> Standardised:
     # With this the series has the same variance at every step.
     noise[:, 1:] *= (1 - PERSISTENCE**2) ** 0.5
     drawn = lfilter([1.0], [1.0, -PERSISTENCE], noise, axis=1)
+    # The server knows the common scale: mean 0 and standard deviation 1.
     series = torch.from_numpy((drawn - drawn.mean()) / drawn.std()).to(like.value)
     return replace(like, value=series, weight=torch.ones_like(series))
 
@@ -235,6 +239,7 @@ def run(audited: AuditedRun) -> Finding:
     config, inputs, device = audited.config.settings, audited.inputs, audited.config.device
     assert isinstance(inputs, SensorInputs)
     shared_weights = config.schedule.averages
+    # Among the sensors that training sees: only these have training windows and, with sl and at, weights.
     drawn = generator(0, "audit/cnfgnn_inputs/sensors").permutation(inputs.split.observed.nonzero()[0])
     helpers = np.sort(drawn[: 0 if shared_weights else HELPERS])
     attacked = np.sort(drawn[len(helpers) :][:SENSORS])

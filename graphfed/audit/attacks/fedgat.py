@@ -78,6 +78,7 @@ def message_of(pooled: Pooled, rows: Tensor, form: str, degree: int, seed: int) 
     """Compute the message of some nodes with equally many neighbours."""
     neighbourhoods = pooled.neighbourhoods
     b, starts = int(neighbourhoods.size[rows[0]]), neighbourhoods.size.cumsum(0) - neighbourhoods.size
+    # Neighbourhoods of one size, so that their messages are one tensor.
     members = neighbourhoods.member[ranges(starts[rows], neighbourhoods.size[rows])]
     known, place = torch.unique(members, return_inverse=True)
     x = pooled.x.select_rows(known) if isinstance(pooled.x, SparseMatrix) else pooled.x[known]
@@ -140,6 +141,7 @@ def by_eigenvectors(message: Message, draws: int = 4) -> Tensor:
         dual = torch.linalg.pinv(vectors)
         rest = dual @ other.to(dual.dtype) @ vectors
         rest.diagonal(dim1=1, dim2=2).zero_()
+        # Eigenvectors of close eigenvalues are ill-conditioned: they leave the other combination undiagonal.
         off = rest.abs().amax((1, 2))
         if best is not None:
             worse = (off > best[0])[:, None, None]
@@ -202,6 +204,7 @@ def _power_sums(message: Message, seed: int) -> tuple[Tensor, Tensor, Tensor, Te
         for order in range(b + 1):
             row = (y**order)[:, None] @ decoders[..., order]
             moments.append((row @ counted)[:, 0])
+    # K1 gives the power sums of the scores, K2 the same sums weighted by features.
     f = torch.stack([m[:, 0] for m in moments], 1)  # F^(0) .. F^(B), [n, B + 1]
     e = torch.stack([m[:, 1:] for m in moments[:b]], 1)
     x = _roots(_newton(f))
@@ -246,6 +249,7 @@ def errors(found: Tensor, truth: Tensor) -> Tensor:
     Returns the largest difference of a feature, relative to the largest feature of the neighbourhood, [n, B].
     """
     found, truth = found.double(), truth.double()
+    # The attacker knows the set of its neighbours' features; which is whose is not scored.
     nearest = torch.cdist(truth, found).argmin(2)
     closest = found.gather(1, nearest[..., None].expand_as(truth))
     scale = truth.abs().amax((1, 2)).clamp(min=1e-30)

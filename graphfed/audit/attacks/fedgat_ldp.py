@@ -61,6 +61,7 @@ def run(audited: AuditedRun) -> Finding:
     rows = torch.zeros(count, truth.x.shape[1], dtype=torch.float64)
     for part in attacked(pooled, fed.table(route).parts[0], form, degree, seed):
         features = _features(truth, part.members)
+        # Against features without noise: what would be exact is the person's own data.
         off = errors(part.found, features)[part.apart]
         elsewhere, exact = elsewhere + len(off), exact + int((off <= TOLERANCE[pooled.x.dtype]).sum())
         used, found = _features(pooled, part.members), part.found.double()
@@ -73,6 +74,7 @@ def run(audited: AuditedRun) -> Finding:
     if not len(which):
         return Finding(NO_NEIGHBOUR, "none", "no leak: the message has no remote features", False)
     rng = np.random.default_rng(0)
+    # A shift of 1 to count - 1 never gives the node itself.
     others = (which[:, None] + torch.from_numpy(rng.integers(1, count, (len(which), OTHERS)))) % count
     wins = torch.cat(
         [

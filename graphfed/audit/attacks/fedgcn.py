@@ -54,6 +54,7 @@ def single_node_sums(cohort: Cohort) -> tuple[np.ndarray, np.ndarray, np.ndarray
     border = border_of(cohort, closure)
     sent = torch.full_like(closure.ids, -1)
     sent[border] = torch.arange(len(border), device=border.device)
+    # At this client only: a sum has as many terms as its client has neighbours of the node.
     count = neighbour_counts(cohort, closure)[:, 0]
     own = closure.local_row
     isolated_source = ((count[own] == 0) & (sent[own] >= 0)).nonzero()[:, 0]
@@ -91,6 +92,7 @@ def run(audited: AuditedRun) -> Finding:
         part = slice(start, start + ROWS)
         exact[part] = _matches(uploaded, upload[part], factor[part], cohort, source[part], rounding)
     nodes = cohort.num_rows
+    # A node may be the only term of several sums, and counts once.
     read = len(np.unique(source[exact]))
     # Only with two hops do clients send neighbour counts, which show that a sum has its node as only term.
     known = len(np.unique(source[exact & is_self])) if hops == 2 else 0
@@ -127,6 +129,7 @@ def read_ciphertexts(transcript: Transcript, num_features: int, hops: int) -> to
     cohort = transcript.cohort
     closure = find_closure(cohort)
     ids = border_ids(closure, border_of(cohort, closure))
+    # With 2 hops the count of neighbours is one more column.
     layout = Layout(num_features + (hops == 2), SUM.slots)
     names = ids.ids
     if layout.rows > 1:
@@ -166,6 +169,7 @@ def _matches(
     """
     recovered = dense_rows(uploaded, upload) * torch.from_numpy(factor)[:, None]
     truth = features_of(cohort, source)
+    # A node whose features are all 0 matches only a sum that is 0 too.
     scale = truth.abs().amax(dim=1).clamp(min=1e-30)
     allowed = TOLERANCE * scale + rounding * torch.from_numpy(factor)
     close: np.ndarray = ((recovered - truth).abs().amax(dim=1) <= allowed).numpy()

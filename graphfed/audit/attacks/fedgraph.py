@@ -109,6 +109,7 @@ def solve(seen: Seen, known: Known) -> Tensor:
     )
     # Rows grow with their round's weights, and so do their rounding errors; rounds are weighted equally.
     second, rows = _normalise(second, seen.rows)
+    # [S, F + 1]: tau a_u and tau of each node
     x = torch.stack([_solve_one(rows[:, i], first, bias, second, known, i) for i in range(rows.shape[1])])
     unknowns = x.shape[1]
     if unknowns <= FEW_FEATURES and len(rows) * rows.shape[2] > unknowns:
@@ -131,6 +132,7 @@ def solve(seen: Seen, known: Known) -> Tensor:
         # A wrong local minimum does not fit to rounding, so only such solutions replace the first ones.
         fits = (residual <= FITS) & (found[:, -1] > 0)
         x = torch.where(fits[:, None], found, x)
+    # (tau a_u) / tau
     return x[:, :-1] / x[:, -1:]
 
 
@@ -151,6 +153,7 @@ def _solve_one(
     target = rows.flatten()
     best, smallest = x, torch.inf
     for step in range(STEPS):
+        # [T, H]; for these ReLUs the equations are linear in tau a_u and tau, but not in a_u and tau.
         active = (torch.einsum("f,tfh->th", x[:width], first) + x[width] * bias) > 0
         slopes = active[..., None] * second
         of_tau = torch.einsum("th,thk->tk", bias, slopes).flatten()
@@ -198,6 +201,7 @@ def _normalise(weights: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _typical(guess: Tensor) -> Tensor:
     """Return the typical size of a nonzero feature, from a guess [F] in which most entries are small."""
+    # The mean size, weighted by size: many small entries do not pull it down.
     size: Tensor = guess.square().sum() / guess.abs().sum().clamp(min=1e-30)
     return size
 
@@ -207,6 +211,7 @@ def _typical(guess: Tensor) -> Tensor:
 
 def relative_error(found: Tensor, truth: Tensor) -> Tensor:
     """Return the error of rows [m, F] after the best scaling of each, relative to the truth's length, [m]."""
+    # The scale of a row is unknown (D_uu), so it is not an error.
     scale = (found * truth).sum(1) / found.square().sum(1).clamp(min=1e-30)
     distance: Tensor = (scale[:, None] * found - truth).norm(dim=1) / truth.norm(dim=1).clamp(min=1e-30)
     return distance
@@ -244,6 +249,7 @@ def _ordered(score: np.ndarray, tie: np.ndarray) -> np.ndarray:
     for rank, values, then in zip(ranks, score, tie, strict=True):
         _, first = np.unique(values, return_inverse=True)
         _, second = np.unique(then, return_inverse=True)
+        # Lexicographic: the score decides, and `tie` between equal scores.
         rank[:] = first * (second.max() + 1.0) + second
     return ranks
 
@@ -351,6 +357,7 @@ def embeddings_by_layer(again: Opened, seen: Seen) -> list[Embeddings]:
     found = []
     entering = messages.entering_rows(again, seen)
     for number, layer in enumerate(again.layers):
+        # What enters layer 0 are features, which `solve_linear` attacks.
         if number == 0 or number not in again.sent_rows:
             continue
         h, weight = entering[number].double(), seen.weights[-1][f"layers.{number}.weight"]
@@ -434,6 +441,7 @@ def finding(
     value, guessed = mean(found[figure]) or 0.0, mean(guess[figure]) or 0.0
     low, high = bootstrap(found[figure])
     difference = found[figure] - guess[figure]
+    # A paired comparison: nodes differ more from one another than the attack from the guess.
     gained = int(np.isfinite(difference).sum()) >= FEWEST and bootstrap(difference)[0] > 0
     read = mean(found["read"]) or 0.0
     gained = gained or found["read"].sum() >= guess["read"].sum() + FEWEST

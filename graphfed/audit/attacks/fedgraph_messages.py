@@ -56,6 +56,7 @@ class Opened:
 
 def opened(audited: AuditedRun) -> Opened:
     """Repeat a run's set-up. Weights are averaged in plaintext, which gives the same values."""
+    # Rows between clients are not summed, so plaintext changes none of them.
     run = audited.rerun(plaintext=True)
     settings: FedGraphConfig = run.training
     state = run.setup()
@@ -174,6 +175,7 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
         edges, local = edges_to(cohort, receiver, node), (cohort.client == receiver).nonzero()[:, 0]
         weight = np.zeros(cohort.num_rows)
         np.add.at(weight, cohort.cross_row[edges].cpu().numpy(), 1.0)
+        # The average over the client's nodes counts as one more neighbour, and is the guess without any.
         weight[local.cpu().numpy()] += 1 / len(local)
         rows.append(sp.csr_matrix(weight / (len(edges) + 1)))
     mixed = sp.vstack(rows).tocsr()
@@ -183,6 +185,7 @@ def guesses(again: Opened, pairs: Pairs, *, own: bool) -> Tensor:
 
 def edges_to(cohort: Cohort, receiver: int, node: int) -> Tensor:
     """Find the numbers, ascending, of the cross-client edges from a receiver to the node in a row."""
+    # Cross-client edges name the other client by its id and not by its index in the cohort.
     owner, name = cohort.clients[int(cohort.client[node])], cohort.id[node]
     to_node = (cohort.cross_client == owner) & (cohort.cross_id == name)
     return (to_node & (cohort.client[cohort.cross_row] == receiver)).nonzero()[:, 0]

@@ -79,6 +79,7 @@ class System:
     @property
     def moments(self) -> Tensor:
         """The sum of y_v z_v^T, which the client computes, [F, H + 1]."""
+        # The gradient is 2 (others V S - sum_v y_v z_v^T), with S = sum_v z_v z_v^T.
         return self.others * self.matrix @ (self.z.t() @ self.z) - self.gradient / 2
 
     @property
@@ -128,6 +129,7 @@ class Found:
 
 def solve(z: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the y_v of least norm, [m, F], and their mean, [F], from moments [F, H + 1]."""
+    # The last column of z is ones, so the last column of the moments is the sum of the y_v.
     return (moments @ torch.linalg.pinv(z)).t(), moments[:, -1] / len(z)
 
 
@@ -138,12 +140,14 @@ def changes(z: Tensor, difference: Tensor, rounding: float) -> tuple[Tensor, Ten
     errors.
     """
     none = torch.zeros(0, dtype=torch.int64), difference.new_zeros(0, len(difference))
+    # The row space is spanned by the z_v of changed nodes; its dimension is how many have changed.
     _, size, directions = torch.linalg.svd(difference, full_matrices=False)
     rank = int((size > rounding).sum())
     # As many changes as columns span everything, so every node would seem changed.
     if not 0 < rank < min(z.shape[1], len(z)):
         return none
     span = directions[:rank]
+    # The distance of each z_v from that space, 0 for changed nodes
     distance = (z - z @ span.t() @ span).norm(dim=1) / z.norm(dim=1)
     changed = distance.argsort()[:rank]
     of_changed = z[changed]
@@ -173,8 +177,10 @@ class _Progress:
             scale = TOLERANCE * float(system.truth.abs().amax().clamp(min=1e-30))
             found, _ = solve(system.z, system.moments)
             exact = (found - system.truth).abs().amax(1) <= scale
+            # By the nodes that a vector adds up: the same vector may be found in many steps.
             self.vectors.update(nodes.numpy().tobytes() for nodes in system.closest[exact])
             earlier = self.before.get(system.generator)
+            # Systems with fewer nodes are solved in each step without differences.
             if earlier is not None and len(system.z) > system.z.shape[1]:
                 truth = system.truth - earlier.truth
                 self.changed += int((truth.abs().amax(1) > 0).sum())
@@ -223,6 +229,7 @@ def attack_gradients(systems: Iterable[System]) -> Found:
         if len(truth) <= system.z.shape[1]:
             total["determined"] += len(truth)
             largest = max(largest, float((found - truth).abs().amax()) / scale)
+    # The mean is known exactly, so what is explained is measured around it.
     variance = total["mean"]
     # The baseline is the best of the guesses that need no gradient.
     better = min(total["generated"], total["own"], variance)
@@ -247,6 +254,7 @@ def received_systems(transcript: Transcript, parts: int) -> Iterator[list[System
     cohort = transcript.cohort
     (z,), (client,) = received("all_embeddings"), received("all_rows")
     rows = known(z, client)
+    # Only clients with taught nodes have a gradient; it is 0 for others.
     holding = sorted(set(rows.client.tolist()))
     own = {
         k: features_of(cohort, (cohort.client == k).nonzero()[:, 0].cpu().numpy()).mean(0) for k in holding

@@ -34,6 +34,7 @@ def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -
 
     `bias` [K, C] is the last bias that each client sends after `steps` steps, and `sent` [C] the one before.
     """
+    # The gradient of the last bias is the mean of p - y, and p is about 1/C: s is about 1/C + step / (eta E).
     fractions = np.clip(1 / bias.shape[1] + (bias - sent) / (lr * steps), 0, None)
     total = fractions.sum(axis=1, keepdims=True)
     estimate: np.ndarray = np.where(total > 0, fractions / np.where(total > 0, total, 1), 1 / bias.shape[1])
@@ -50,6 +51,7 @@ def correlation_and_baseline(
     """
     random = generator(seed, "audit/label_histogram")
     count, classes = estimate.shape
+    # Without the fractions of all clients together, which an average alone would show.
     estimated = _differences(estimate, np.bincount(client, minlength=count))
 
     def truth(label: np.ndarray) -> np.ndarray:
@@ -61,6 +63,7 @@ def correlation_and_baseline(
     correlation = _correlation(estimated, actual)
     assignments = [truth(random.permutation(label)) for _ in range(DRAWS)]
     random_correlations = [_correlation(estimated, assignment) for assignment in assignments]
+    # Whole clients are resampled: the classes of one client are not independent of each other.
     draws = [random.integers(count, size=count) for _ in range(DRAWS)]
     bootstrapped = [_correlation(estimated[d], actual[d]) for d in draws]
     # By covariance: an assignment with smaller differences in the same direction does not fit as well.
@@ -92,6 +95,7 @@ def run(audited: AuditedRun) -> Finding:
     rows = cohort.rows("train")
     cells = (cohort.client[rows] * classes + cohort.y[rows]).cpu().numpy()
     histogram = np.bincount(cells, minlength=cohort.num_clients * classes).reshape(-1, classes)
+    # A client without training nodes has no fractions, and an absent one sent nothing.
     attacked = (histogram.sum(axis=1) > 0) & update.present
     if attacked.sum() < 2:
         return not_measured("fewer than two clients have training nodes")

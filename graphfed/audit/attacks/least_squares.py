@@ -50,6 +50,7 @@ def bounded(
     Reference:
         Boyd, Parikh, Chu, Peleato and Eckstein, Foundations and Trends in Machine Learning 2011, section 6.4.
     """
+    # Penalties have the same meaning whatever the scale of the equations is.
     size = a.norm() / a.shape[1] ** 0.5
     if not size > 0:
         return start
@@ -61,6 +62,7 @@ def bounded(
     for _ in range(iterations):
         x = inverse(constant + rho * (z - u))
         z = x + u - mean
+        # Soft threshold of the distances from `mean`, then the bounds: the proximal step of both terms.
         z = z.sign() * (z.abs() - few / rho).clamp(min=0) + mean
         z = z.clamp(low, high)
         u = u + x - z
@@ -86,8 +88,8 @@ def gauss_newton(
     Args:
         linearise: From the numbers of m problems, [m], and their x, [m, n], the predicted numbers,
             [m, T, H], and their derivatives, [m, T, H, n].
-        target: The numbers, [S, T, H].
-        start: The first estimates, [S, n].
+        target: The numbers that `linearise` should predict, [S, T, H].
+        start: The estimates before the first step, [S, n].
         tolerance: A problem is solved if the norm of its residual is at most this, relative to its numbers.
         fraction: The fraction of the rounds in a step; 1 for all, if the equations have no local minima.
         damping: The damping of the first step, relative to the mean diagonal of its equations.
@@ -111,10 +113,12 @@ def gauss_newton(
         error = residual.flatten(1).norm(dim=1) / size[left]
         better = error < smallest[left]
         best[left[better]], smallest[left[better]] = x[left[better]], error[better]
+        # One part for all problems, so that their systems can be solved as a batch.
         part = torch.from_numpy(random.permutation(rounds)[: max(1, round(fraction * rounds))])
         a, b = slopes[:, part].flatten(1, 2), residual[:, part].flatten(1)
         gram = a.transpose(1, 2) @ a
         diagonal = gram.diagonal(dim1=1, dim2=2)
+        # `diagonal` is a view of `gram`.
         diagonal.add_(damping * decay**step * diagonal.mean(1, keepdim=True).clamp(min=1e-30))
         x[left] += torch.linalg.solve(gram, (a.transpose(1, 2) @ b[..., None]))[..., 0]
         # A step that leads nowhere starts again from the best estimate.
@@ -135,4 +139,5 @@ class _Inverse:
     def __call__(self, y: Tensor) -> Tensor:
         if not self.wide:
             return self.inverse @ y
+        # Woodbury: (a^T a + c)^-1 y = (y - a^T (a a^T + c)^-1 a y) / c
         return (y - self.a.T @ (self.inverse @ (self.a @ y))) / self.c

@@ -78,10 +78,12 @@ def overhear(audited: AuditedRun) -> tuple[Seen, Tensor, Tensor]:
     config, cohort, state = again.training, again.cohort, again.setup()
     trees = state.prepared.trees.parts[0]
     most = PAIRS if cohort.num_features <= MANY_FEATURES else FEW_PAIRS
+    # A fixed seed: an audit of the same run attacks the same pairs.
     pairs = torch.from_numpy(np.random.default_rng(0).permutation(trees.forest.num_pairs)[:most])
     used = rounds_used(audited.result.rounds, config.network.hidden)
     weights, keys, embeddings = [], [], []
     for number in range(1, used[-1] + 1):
+        # A round computes embeddings with the weights that it starts from.
         before = state.weights.parts[0]
         with again.exchanges(TRANSFER) as leaves:
             state = again.round(state, number)
@@ -140,8 +142,10 @@ def linearised(seen: Seen, x: Tensor, network: Network) -> tuple[Tensor, Tensor]
     """
     slopes, residuals = [], []
     for number, weights in enumerate(seen.weights):
+        # The slopes are those by x W, of width H', and not by x: F may be thousands.
         product = (x.float() @ weights["layers.0.weight"]).requires_grad_()
         found = predicted(seen, number, product, network)
+        # Problems are independent, so one backward pass gives the slopes of one number of all of them.
         each = [torch.autograd.grad(h.sum(), product, retain_graph=True)[0] for h in found.unbind(1)]
         slopes.append(torch.stack(each, 1))
         residuals.append(seen.embeddings[number] - found.detach())
@@ -160,6 +164,7 @@ def solve(seen: Seen, config: LumosConfig) -> tuple[Tensor, Tensor]:
         slopes, residuals = linearised(seen, x, config.network)
         residuals = residuals / scale[:, None]
         error = residuals.flatten(1).norm(dim=1)
+        # A later linearisation may fit worse, so the best solution is kept.
         best, smallest = torch.where((error < smallest)[:, None], x, best), torch.minimum(error, smallest)
         for i in range(len(x)):
             # Equations that determine the features need no preference for few differences.

@@ -50,6 +50,7 @@ def membership_auc(
         a, b = rank[: len(members)], rank[len(members) :]
         width = int(rank.max()) + 1
         aucs.append(_auc(a, b, width))
+        # By all members of the class, not by those drawn.
         weights.append((member_class == c).sum())
         bootstrapped.append(
             [_auc(random.choice(a, len(a)), random.choice(b, len(b)), width) for _ in range(draws)]
@@ -82,6 +83,7 @@ def run(audited: AuditedRun) -> Finding:
     part = np.array(table["split"].to_pylist())
     probability = np.stack([table[name].to_numpy() for name in classes], axis=1)
     known = (label >= 0) & (label < num_classes)
+    # Unknown labels get class 0 here and are left out below.
     likelihood = np.take_along_axis(probability, np.where(known, label, 0)[:, None], axis=1)[:, 0]
     with np.errstate(divide="ignore"):
         # A prediction that is not finite gets the largest loss.

@@ -22,6 +22,7 @@ def disagreements(ledger: Ledger, totals: Any, statement: Any) -> list[str]:
     if _by_class(plain(ledger.statement())) != _by_class(statement):
         wrong.append("the privacy statement of result.json differs from that of the ledger")
     for entry in ledger.entries:
+        # Bytes are counted where the clients are: those that they receive, or those that they send.
         by_client = int((entry.received if entry.direction == "down" else entry.sent).sum())
         if by_client != entry.bytes:
             wrong.append(f"{entry.name}: {entry.bytes} bytes in total, and {by_client} summed over clients")
@@ -49,6 +50,7 @@ def run(audited: AuditedRun) -> Finding:
     """Name every transfer that its receiver can read. It is a leak if a client sent one."""
     wrong = disagreements(audited.ledger, audited.result.bytes, audited.result.privacy)
     readable = [entry for entry in audited.ledger.entries if is_readable(entry.protection)]
+    # What the server sends in plaintext is public among the clients.
     from_clients = [entry for entry in readable if entry.direction != "down"]
     names = "; ".join(_describe(entry) for entry in readable)
     result = f"the receiver can read: {names}" if names else "no receiver can read a transfer"

@@ -64,6 +64,7 @@ def overhear(audited: AuditedRun) -> tuple[Received, Tensor, Tensor]:
 
 def response(epsilon: float, num_classes: int) -> Tensor:
     """Compute T for the exact epsilon, [C, C] float64."""
+    # In this form nothing overflows for large epsilon.
     other = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
     keep = 1 - (num_classes - 1) * other
     return torch.full((num_classes, num_classes), other, dtype=torch.float64).fill_diagonal_(keep)
@@ -78,6 +79,7 @@ def guess(received: Received, prior: Tensor, epsilon: float) -> Tensor:
     counts = torch.bincount(received.node * num_classes + received.value, minlength=n * num_classes)
     counts = counts.view(n, num_classes).double()
     # The same value at all receivers was drawn once.
+    # Counted as often as it arrived, one draw would look like several independent ones.
     alike = (counts > 0).sum(1) == 1
     counts[alike] = (counts[alike] > 0).double()
     return (prior.double().log() + counts @ response(epsilon, num_classes).log().t()).argmax(1)
@@ -94,6 +96,7 @@ def run(audited: AuditedRun) -> Finding:
     received, truth, frequency = overhear(audited)
     if not len(truth):
         return Finding(NO_NEIGHBOUR, "nothing", "no leak: no class is sent", False)
+    # Of all nodes, not only those with a receiver: the attackers are assumed to know it.
     prior = frequency.double() / frequency.sum()
     epsilon, num_classes = config.release.epsilon, len(prior)
     nodes, right = len(truth), int((guess(received, prior, epsilon) == truth).sum())

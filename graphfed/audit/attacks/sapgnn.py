@@ -91,9 +91,11 @@ def attack_features(audited: AuditedRun) -> Finding:
     place = torch.from_numpy(np.searchsorted(ids, cohort.id.cpu().numpy()))
     chosen = place[rows]
     seen = [_pooled(each.double().cpu(), place, len(ids))[chosen] for each in uploads]
+    # At least 2: one to fit the regression, one to select its strength.
     known = torch.arange(len(rows)) < max(2, round(KNOWN * len(rows)))
     known = known[torch.from_numpy(np.random.default_rng(1).permutation(len(rows)))]
     one = explained_variance(seen[0], truth, known)
+    # The first `hidden` columns are mixtures of the node's own features, the others maxima over neighbours.
     forms = [seen, [each[:, :hidden] for each in seen]] if method == "sapgnn" else [seen]
     fraction = one
     if len(seen) > 1:
@@ -161,6 +163,7 @@ def uploads_of(transcript: Transcript, name: str, phase: str) -> list[torch.Tens
     first: dict[int, torch.Tensor] = {}
     for transfer in transcript.observed_transfers:
         if (transfer.name, transfer.phase, transfer.to_server) == (name, phase, True):
+            # Layers follow one another within a round: the first message is that of the first layer.
             first.setdefault(transfer.round, transfer.payload)
     return [*first.values()]
 
@@ -205,6 +208,7 @@ def from_gradients(transcript: Transcript, hidden: int, rounds: int) -> tuple[in
 
 def count_read(matrix: torch.Tensor, sent: torch.Tensor, x: torch.Tensor) -> int:
     """Solve matrix [m, n] times features [n, F] = sent [m, F]; count determined rows that agree with x."""
+    # Equations of rounds with small gradients would be lost among the rounding errors of others.
     size = matrix.norm(dim=1, keepdim=True).clamp(min=1e-30)
     left, values, right = torch.linalg.svd(matrix / size, full_matrices=False)
     large = values > SMALLEST * values[0]
@@ -230,6 +234,7 @@ def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray) -> Find
     pooling = "sapgnn/features" if audited.config.settings.form.update != "tropical" else None
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
     arrived = dense_rows(transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
+    # By magnitude: with aggr=min uploads are negated.
     same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
     fraction = float(same.mean())
     return Finding(
@@ -323,6 +328,7 @@ def attack_labels(audited: AuditedRun) -> Finding:
             "group where their label is the most frequent one (purity)"
         )
         verdict = "leaks which training nodes have the same label, and not which label it is"
+    # Groups of random directions are a little purer than the largest class; the margin covers that.
     leaks = right > largest_class + 0.05
     return Finding(
         result=result,

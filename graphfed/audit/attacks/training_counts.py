@@ -17,6 +17,7 @@ def run(audited: AuditedRun) -> Finding:
     truth = transcript.cohort.counts(transcript.cohort.train).cpu().numpy()
     exact = int((received == truth).sum())
     readable = any(e.name == "training_counts" and is_readable(e.protection) for e in audited.ledger.entries)
+    # The repeated run may send in plaintext what the run itself protected; the ledger says which it was.
     leaks = bool(exact) and readable
     return Finding(
         result=f"the server reads the exact number of training nodes of {exact} of {len(truth)} clients "

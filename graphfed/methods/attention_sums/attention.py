@@ -49,21 +49,17 @@ class Pattern:
 def transform(
     batch: Batch, weights: Weights, h: Tensor | SparseMatrix | None, dropout: Dropout | None, layer: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute W h_j, and the scores of every row as a source and as a target.
+    """Compute W h_j [N, heads * H], and every row's scores as a source and as a target, [N, heads] each.
 
     Args:
         batch: All rows of a cohort, N in every layer.
         weights: The weights of a GAT (`nn.backbones.gat_init`), shared or one set for each client.
-        h: [N, F], the input of the layer; None: the features.
-        dropout: Dropout of the input; None: none.
-        layer: l, the number of the layer.
-
-    Returns:
-        W h_j [N, heads * H], c [N, heads] and a [N, heads].
+        h: [N, F], the input of the layer; None for the features.
 
     Raises:
         InputError: A source score is larger than LARGEST_SCORE, or not a number.
     """
+    # The draws are keyed by node ids, as in `nn.backbones`: the same in every placement.
     x = batch.x if h is None else h
     if dropout is not None:
         if isinstance(x, SparseMatrix):
@@ -71,12 +67,14 @@ def transform(
             x = dropout.entries(x, batch.words, layer)
         else:
             x = dropout.rows(x, batch.ids[layer], layer)
+    # z_j = W h_j, then c_j = att_src . z_j and a_j = att_dst . z_j for each head
     z = linear(x, weights[f"layers.{layer}.weight"], batch, layer)
     source, target = (
         linear(z, per_head(_dense(weights[f"layers.{layer}.{name}"])), batch, layer)
         for name in ("att_src", "att_dst")
     )
     largest = source.detach().abs()
+    # Written so that NaN fails too.
     if not bool((largest <= LARGEST_SCORE).all()):
         raise InputError(
             f"a score of size {float(largest.max()):.3g} in layer {layer + 1} cannot be exponentiated: "
@@ -92,12 +90,11 @@ def neighbour_parts(
     """Sum e_ij [W h_j, 1] over the rows j that have an edge to each target i.
 
     Args:
-        pattern: The edges, from N rows to M targets.
-        z: [N, heads * H], the W h_j.
-        source: [N, heads], the c_j.
-        target: [M, heads], the a_i.
-        dropout: Dropout of the attention; None: none.
-        layer: l, the number of the layer.
+        pattern: The edges from the N rows of z to the M targets.
+        z: [N, heads * H], W h_j of the rows.
+        source: [N, heads], the scores c_j of the rows.
+        target: [M, heads], the scores a_i of the targets.
+        dropout: Dropout of the attention; None for none.
 
     Returns:
         [M, heads * (H + 1)]; for each head the H numbers of the numerator, then the denominator.
@@ -107,13 +104,17 @@ def neighbour_parts(
     # Vectors over rows, columns and entries of the pattern's copies are ordered head by head.
     a = target.t().flatten()
     score = leaky_relu(entry_sums(adjacency, a, source.t().flatten()), SLOPE)
+    # Eq. (3), shifted by LeakyReLU(a_i), which every contributor of i can compute without the others.
     e = (score - leaky_relu(a, SLOPE).index_select(0, adjacency.row)).exp()
+    # Before dropout, which acts on normalised attention: it changes the numerator only.
     denominator = sums_by(adjacency.row, e, heads * rows)
     if dropout is not None:
         e = dropout.edges(e.view(heads, len(pattern.words)), pattern.words, layer).flatten()
+    # [N, heads * H] to [heads * N, H], the order of the block diagonal's columns
     by_head = z.view(len(z), heads, width).transpose(0, 1).reshape(heads * len(z), width)
     numerator = spmm(adjacency, by_head, e)
     both = torch.cat([numerator, denominator[:, None]], 1)
+    # [heads * M, H + 1] back to [M, heads * (H + 1)]
     return both.view(heads, rows, width + 1).transpose(0, 1).flatten(1)
 
 
@@ -129,18 +130,14 @@ def add_up(
 ) -> Tensor:
     """Add the sums over local neighbours and of other clients, divide, and finish the layer.
 
-    Args:
-        remote: [N, heads * (H + 1)], the sums over the neighbours at other clients; 0 where there are none.
-        dropout: Dropout of the attention; None: none.
-        layer: l, the number of the layer.
-
-    Returns:
-        [N, heads * H], the output of the layer after its activation; of the last layer [N, H].
+    `remote` [N, heads * (H + 1)] are the sums over the neighbours at other clients, 0 where there are none.
+    The result is the output after the activation, [N, heads * H]; of the last layer [N, H].
     """
     block, heads = batch.blocks[layer], source.shape[1]
     assert block is not None
     assert block.words is not None
     local = neighbour_parts(Pattern(block.adjacency, block.words), z, source, target, dropout, layer)
+    # Eqs. (1) and (2): numerator and denominator are added up before the division.
     total = (local + remote).view(len(z), heads, z.shape[1] // heads + 1)
     # A node is its own neighbour, so the denominator is at least exp(-LARGEST_SCORE).
     means = total[..., :-1] / total[..., -1:]

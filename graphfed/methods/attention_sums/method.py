@@ -134,6 +134,7 @@ def parts_of(
 def training_loss(cohort: Cohort, h: Tensor) -> Tensor:
     """Add up the cross-entropies of the cohort's training nodes, each times the weight of its class."""
     rows = cohort.rows("train")
+    # A sum: the server divides by the number of training nodes of all clients.
     return cross_entropy(
         h.index_select(0, rows), cohort.y[rows], weight=cohort.class_weights, reduction="sum"
     )
@@ -150,15 +151,12 @@ def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
 def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfig) -> State:
     """Agree on who sums for which nodes, and draw the first weights.
 
-    Returns:
-        The state before the first round.
-
-    Raises:
-        InputError: For fewer than three clients, if a protection hides sums.
+    Raises InputError for fewer than three clients, if a protection hides sums.
     """
     check_sums(fed, config.sums.aggregation, fed.num_clients)
     network, exchange = config.network, config.exchange
     sums = connect(fed, data, exchange, network.attention_heads)
+    # A secure sum of gradients needs a copy of the weights for each client; prediction needs one in all.
     gradient_sum = GRADIENTS[config.sums.aggregation]
     shared = fed.clients.run(batch_of, data, network, False)
     train = fed.clients.run(batch_of, data, network, True) if gradient_sum.per_client else shared
@@ -179,18 +177,9 @@ def logits(
     dropout: Dropout | None,
     grad: bool,
 ) -> Located:
-    """Compute the logits of all nodes, each at its client.
+    """Compute the logits [N, C] of all nodes, each at its client; for gradients the tape must be open.
 
-    Args:
-        fed: The federation; with gradients, with an open tape.
-        batch: The batch of all rows, at the clients.
-        sums: What the clients have agreed on.
-        weights: The weights, at the clients.
-        layers: The number of layers.
-        dropout: Dropout of inputs and attention; None: none.
-
-    Returns:
-        [N, C] at the clients.
+    `dropout` acts on inputs and attention.
 
     Reference:
         FedGAT, Eqs. (1) to (3), without approximation.
@@ -217,6 +206,7 @@ def round(fed: Federation, state: State, config: AttentionSumsConfig, round_numb
     dropout = Dropout(network.dropout, key) if network.dropout else None
     with fed.tape():
         copy = partial(fed.clients.run, copy_weights, prepared.train, network)
+        # In plaintext the leaves are at the server, and gradients flow back to them over the broadcast.
         leaves, weights = gradient_sum.broadcast(fed, state.weights, copy)
         h = logits(
             fed, prepared.train, prepared.sums, weights, layers=network.layers, dropout=dropout, grad=True
@@ -233,11 +223,7 @@ def round(fed: Federation, state: State, config: AttentionSumsConfig, round_numb
 
 
 def predict(fed: Federation, state: State, config: AttentionSumsConfig, target: str) -> Located:
-    """Compute the logits of the target's nodes, with sums of the neighbours at all clients.
-
-    Returns:
-        [n, C] at the clients.
-    """
+    """Compute the logits [n, C] of the target's nodes, with sums of the neighbours at all clients."""
     prepared: Prepared = state.prepared
     weights = fed.broadcast(state.weights, name="model", grad=False)
     h = logits(

@@ -86,40 +86,29 @@ class NeighbourSums:
     masks: Located | None
 
     def send_scores(self, fed: Federation, scores: Located, *, grad: bool) -> Located:
-        """Send the scores of the targets to the contributors.
-
-        Args:
-            scores: [N, heads] at the clients, of all rows.
-
-        Returns:
-            [M, heads] at the clients.
-        """
+        """Send the scores [N, heads] of all rows to the contributors; returns [M, heads] of the targets."""
         name = "attention_sums/scores"
         if self.masks is None:
             return fed.exchange(scores, self.scores, name=name, grad=grad)
+        # Scores are not masked, but their gradients are sums over contributors, which must be.
         sent = fed.exchange(scores, self.scores, name=name, grad=False)
         back = partial(self._total, fed, name=f"{name}/grad")
         return fed.custom_backward(scores, sent, back) if grad else sent
 
     def add_parts(self, fed: Federation, parts: Located, *, grad: bool) -> Located:
-        """Add up the parts of every target at the target's client.
-
-        Args:
-            parts: [M, w] at the clients, the part of each target.
-
-        Returns:
-            [N, w] at the clients, a total for every row; 0 where there is no part.
-        """
+        """Add up the parts [M, w] of all targets; returns a total for every row, [N, w], 0 without a part."""
         name = "attention_sums/parts"
         if self.masks is None:
             received = fed.exchange(parts, self.parts, name=name, grad=grad)
             return fed.clients.run(add_rows, self.targets, received)
+        # Rounding has no derivative, so the sum's is given by hand: every part gets that of the total.
         total = self._total(fed, parts, name=name)
         back = partial(self._spread, fed, name=f"{name}/grad")
         return fed.custom_backward(parts, total, back) if grad else total
 
     def _total(self, fed: Federation, parts: Located, *, name: str) -> Located:
         """Add up masked parts [M, w]; returns [N, w]."""
+        # Headroom for one part of every client: a sum in the ring must not wrap around.
         masked = fed.clients.run(mask_parts, self.masks, parts, fed.num_clients)
         protection = fed.protection_of("aggregate")
         received = fed.exchange(masked, self.parts, name=name, protection=protection, grad=False)
@@ -136,11 +125,8 @@ class NeighbourSums:
 def find_targets(cohort: Cohort, kept: Tensor | None, min_group: int, heads: tuple[int, ...]) -> Targets:
     """List the targets that a cohort's clients contribute to, and the parts that they ask for.
 
-    Args:
-        cohort: The clients' data, with C cross-client edges.
-        kept: [M, 1], whether each remote neighbour (`remote_neighbours`) is kept as a target by its client;
-            None: as `min_group` says for single parts, which both clients can count.
-        heads: Attention heads of each layer.
+    `kept` [M, 1] says whether each remote neighbour (`remote_neighbours`) is kept as a target by its client;
+    None to decide by `min_group` for single parts, which both clients can count.
     """
     _, target = remote_neighbours(cohort)
     if kept is None:
@@ -151,8 +137,10 @@ def find_targets(cohort: Cohort, kept: Tensor | None, min_group: int, heads: tup
         asks = keeps_targets(cohort, min_group)[cohort.cross_row]
     outward = _select_edges(cohort, contributes)
     wanted, (_, target) = remote_ids(outward), remote_neighbours(outward)
+    # Usually two numbers of heads: that of the hidden layers and that of the last one.
     by_heads = {n: _pattern(outward, wanted, target, n) for n in {*heads}}
     inward = _select_edges(cohort, asks)
+    # One part of each other client for a row, however many edges it has to that client.
     parts = torch.unique(torch.stack([inward.cross_row, inward.cross_client]), dim=1)
     row, contributor = parts[0], parts[1]
     asked = ExchangeIds(
@@ -180,7 +168,7 @@ def part_of_edges(cohort: Cohort) -> Tensor:
 
 
 def keeps_targets(cohort: Cohort, min_group: int) -> Tensor:
-    """Tell for each row whether it has enough neighbours at other clients together, [N] bool."""
+    """Return for each row whether it has enough neighbours at other clients together, [N] bool."""
     remote: Tensor = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
     return remote >= min_group
 
@@ -207,6 +195,7 @@ def _pattern(cohort: Cohort, wanted: ExchangeIds, target: Tensor, heads: int) ->
     dtype = torch.get_default_dtype() if cohort.x is None else cohort.x.dtype
     ones = torch.ones(len(target), dtype=dtype, device=target.device)
     matrix = SparseMatrix.from_coo(target, cohort.cross_row, ones, (len(wanted.ids), cohort.num_rows))
+    # By the ids of both ends, as inside clients, so that dropout is that of the pooled graph.
     words = entry_words(wanted.ids[matrix.row], cohort.id[matrix.indices])
     return Pattern(matrix.block_diagonal(heads), words)
 
@@ -241,16 +230,14 @@ class Masks:
         self._pairs, self._uses = pairs, 0
 
     def mask(self, words: np.ndarray) -> None:
-        """Mask parts in place.
-
-        Args:
-            words: uint64 [M, w], the parts of all targets.
-        """
+        """Mask the parts of all targets, uint64 [M, w], in place."""
         from graphfed.crypto.pairwise import add_masks
 
+        # A new mask for each use: the difference of two parts under one mask would be in plaintext.
         self._uses += 1
         for rows, key, adds in self._pairs:
             stream = [hmac.digest(key, self._uses.to_bytes(8, "little"), "sha256")]
+            # Both clients mask the same targets in the same order, so their streams cancel word by word.
             block = np.zeros(len(rows) * words.shape[1], dtype=np.uint64)
             add_masks(block, stream if adds else [], [] if adds else stream)
             words[rows.numpy()] += block.reshape(len(rows), -1)
@@ -269,6 +256,7 @@ class NoMasks(Masks):
 class Keys:
     """The key pairs of a cohort's clients, of a run."""
 
+    # Made anew for each run, so that no mask occurs in two runs.
     def __init__(self, clients: int, simulated: bool) -> None:
         self.pairs = []
         if not simulated:
@@ -293,6 +281,7 @@ def public_keys(keys: Keys) -> Tensor:
 def contributors(targets: Targets, clients: int) -> Tensor:
     """Mark the clients that contribute to each row, [N, K] uint8."""
     marks = torch.zeros(targets.num_rows, clients, dtype=torch.uint8, device=targets.row.device)
+    # Only the target's client knows all of its contributors, so it sends them to each other.
     marks[targets.row, targets.asked.owner] = 1
     return marks
 
@@ -303,9 +292,9 @@ def make_masks(
     """Agree on a key with every other contributor of a client's targets.
 
     Args:
-        public: [K, 32] uint8, the public keys of all clients.
-        marks: [M, K] uint8, the contributors of each target.
-        ids: [K_h] int64, the ids of the cohort's clients.
+        public: [K, 32] uint8, the public keys of all clients, by id.
+        marks: [M, K] uint8, 1 for the contributors of each target.
+        ids: [K_h] int64, the ids of the cohort's own clients.
     """
     if simulated:
         return NoMasks()
@@ -319,6 +308,7 @@ def make_masks(
             rows = own_rows[marks[own_rows, other] > 0]
             if other == number or not len(rows):
                 continue
+            # The purpose has the lower id first at both clients, so both derive the same key.
             low, high = sorted((number, other))
             purpose = PURPOSE + low.to_bytes(4, "little") + high.to_bytes(4, "little")
             key = keys.pairs[k].agree(bytes(public[other].cpu().numpy()), purpose, KEY_BYTES)
@@ -352,11 +342,7 @@ def open_totals(targets: Targets, received: Tensor, parts: Tensor) -> Tensor:
 def connect(fed: Federation, data: Located, exchange: Exchange, heads: tuple[int, ...]) -> NeighbourSums:
     """Agree on the targets and their contributors, and with exchange=secure on masks.
 
-    Args:
-        heads: Attention heads of each layer.
-
-    Returns:
-        What the clients have agreed on.
+    `heads` are the attention heads of each layer.
     """
     return _CONNECT[exchange.exchange](fed, data, exchange, heads)
 
@@ -373,6 +359,7 @@ def connect_with_masks(
     fed: Federation, data: Located, exchange: Exchange, heads: tuple[int, ...]
 ) -> NeighbourSums:
     """Agree on the targets and the masks. A target's client alone can count the neighbours in its total."""
+    # Checked before anything is sent.
     if fed.num_clients < 3:
         raise InputError(
             f"exchange=secure needs 3 or more clients, and this run has {fed.num_clients}: the total over "

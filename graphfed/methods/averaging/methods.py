@@ -68,12 +68,14 @@ SCAFFOLD = replace(
     "paper, server rate 1, clients weighted by their training nodes)",
     paper="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: stochastic controlled averaging for "
     "federated learning. ICML 2020, arXiv:1910.06378",
+    # Control variates are computed from steps of gradient descent (`scaffold.check`).
     offers={"rule": ("scaffold",), "optimizer": ("sgd",)},
     sends=Sent(
         "weights and control variates, every round",
         PROTECTION,
         {**MESSAGES, **RULES["scaffold"].messages},
     ),
+    # With one step of all clients the corrections cancel in the mean. SGD needs a larger rate than Adam.
     defaults={"lr": 0.1, "local_steps": 5},
 )
 

@@ -102,8 +102,10 @@ def accept_counts(counts: Tensor, declared: Mapping[str, np.ndarray]) -> str:
     Returns:
         The reason why they cannot be used; empty if they can.
     """
+    # A negative weight would subtract the client's update from the mean.
     if counts.dtype != torch.int64 or counts.dim() != 1 or bool((counts < 0).any()):
         return f"{describe_value(counts)} where each client's number of training nodes is expected"
+    # A client that declares few nodes and reports many would dominate the average.
     for count, most in zip(counts.tolist(), declared.get("train", ()), strict=False):
         if count > most:
             return f"{count} training nodes, but the client declared {most} when it joined"
@@ -128,14 +130,15 @@ def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings)
     """Set up training on every client's own subgraph.
 
     Args:
-        fed: The federation.
-        data: A `Cohort` at the clients.
-        task: The task.
-        config: The settings.
+        fed: The places of the program, and the transfers between them.
+        data: A `Cohort` at the clients, with their own nodes and edges.
+        task: Width of the features and number of classes, which everyone knows.
+        config: The settings; a protection of sums may require a least number of clients.
 
     Returns:
-        The first state.
+        The state before the first round; see `start`.
     """
+    # Refuse before anything is sent: a sum over too few clients would hide nothing.
     check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
     return start(fed, fed.clients.run(prepare_own, data, config, rule_of(config).keeps_weights), task, config)
 
@@ -144,56 +147,64 @@ def start(fed: Federation, prepared: Located, task: Task, config: AveragingSetti
     """Draw the first weights at the server and collect the numbers of training nodes.
 
     Args:
-        fed: The federation.
-        prepared: `Prepared` at the clients.
-        task: The task.
-        config: The settings.
+        fed: The places of the program, and the transfers between them.
+        prepared: `Prepared` at the clients, from `prepare_view` or `prepare_own`.
+        task: Width of the features and number of classes, which everyone knows.
+        config: The settings, whose rule makes the server's first values.
 
     Returns:
         The first state: "weights" and "server" at the server, what the rule keeps "clients" at the clients.
     """
     counts = fed.clients.run(count_training, prepared)
     counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
+    # Refuse before training: without any training node every round would leave the model as it is.
     counts = fed.server.run(check_counts, counts)
     drawn = (task, config.network, config.run.seed, str(fed.device))
+    # Every process draws the same weights from the settings, to know the form of what it receives.
     fed.expect("model", initial_weights, *drawn)
     weights = fed.server.run(initial_weights, *drawn)
+    # Clients keep nothing before their first round; `rule.local` starts what it finds missing.
     server = fed.server.run(rule_of(config).first, weights, config)
     values = {"weights": weights, "server": server, "clients": fed.clients.run(empty_state)}
     return State(values, Clients(prepared, counts))
 
 
 def round(fed: Federation, state: State, config: AveragingSettings, number: int) -> State:
-    """Run a round.
+    """Run a round: broadcast the model, train at the clients, average, and take the rule's server step.
 
     Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        number: The round, counted from 1.
+        fed: The places of the program; its roster has the clients of the round.
+        state: The state of `start` or of the round before.
+        config: The settings; `rule_of` them is the rule.
+        number: The round, counted from 1; dropout is drawn from it.
 
     Returns:
-        The next state.
+        The state after the round. Absent clients keep what they had.
     """
     rule, clients = rule_of(config), state.prepared
     weights, server, kept = (state.values[name] for name in ("weights", "server", "clients"))
     received = [fed.broadcast(weights, name="model", grad=False)]
     if rule.sends is not None:
         value, name = rule.sends
+        # The value has the form of the model, such as SCAFFOLD's control variate.
         sent = fed.server.run(select, server, value)
         received.append(fed.broadcast(sent, name=name, grad=False, like=received[0]))
+    # Clients may have to exchange rows again, because those of the last round belong to the old weights.
     ready = clients.ready(fed, received[0], config)
     *local, after = fed.clients.run(
         rule.local, ready, *received, kept, fed.present(), config, number, outputs=len(rule.averages) + 1
     )
     counts = fed.clients.run(count_training, clients.prepared)
+    # w_{t+1} = sum_k (n_k / n) w_k; clients without training nodes take part with weight 0.
     means = []
     for average, value in zip(rule.averages, local, strict=True):
+        # The value of the mean if no client of the round has a training node.
         otherwise = weights if average.of_model else fed.server.run(full_like, weights, 0.0)
         mean = protected_mean(
             fed, value, counts, clients.counts, otherwise, config.sums.aggregation, name=average.name
         )
         if average.share:
+            # A mean over the round, not over all clients: absent ones count with a value of 0.
             members = tuple(np.flatnonzero(fed.roster).tolist())
             mean = fed.server.run(share_of, mean, clients.counts, members)
         means.append(mean)
@@ -201,6 +212,7 @@ def round(fed: Federation, state: State, config: AveragingSettings, number: int)
         (weights,) = means
     else:
         weights, server = fed.server.run(rule.step, weights, server, *means, config, outputs=2)
+    # Absent clients have computed too, on rows without meaning; what they kept before stays.
     return State({"weights": weights, "server": server, "clients": fed.keep_absent(after, kept)}, clients)
 
 
@@ -208,10 +220,10 @@ def predict(fed: Federation, state: State, config: AveragingSettings, target: st
     """Predict at every client with its view and the server's current weights.
 
     Args:
-        fed: The federation.
-        state: The state.
-        config: The settings.
-        target: "val", "test" or "all".
+        fed: The places of the program, and the transfers between them.
+        state: A state of `round`, or one with the weights of an earlier round.
+        config: The settings, of which the network is read.
+        target: "val", "test" or "all", which is every owned node.
 
     Returns:
         At the clients: logits [n, C].

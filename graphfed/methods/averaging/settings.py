@@ -10,7 +10,7 @@ from graphfed.methods.settings import ChosenBy, settings
 
 @settings
 class AveragingSettings:
-    """The settings of averaging: what a network, a rule and an exchange add stands in their parts."""
+    """The settings of averaging. A network, a rule and an exchange add their own settings in their parts."""
 
     run: parts.Run = parts.Run()
     training: parts.Training = parts.Training()
@@ -35,6 +35,7 @@ class AveragingSettings:
     exchange: Any = None
 
     @model_validator(mode="after")
+    # Only the rule fedavg reads `optimizer_at`; the other rules say themselves where steps are taken.
     def _one_gradient_a_round(self) -> Self:
         if self.rule == "fedavg":
             self.server.check(self.steps)

@@ -56,11 +56,7 @@ class Pooled:
 
 @dataclass(frozen=True)
 class LinkState:
-    """What set-up prepares to predict links, at the only client.
-
-    Attributes:
-        data: The cohort.
-    """
+    """What set-up prepares to predict links, at the only client; `data` is its `Cohort`."""
 
     pooled: Located
     data: Located
@@ -76,8 +72,10 @@ def pool(cohort: Cohort, network: Network) -> Pooled:
     make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     batch = make_batch(view, rows, network.layers, make_block, per_client=True)
+    # Each edge once and sorted, as `negatives` needs them.
     edges = cohort.edge_index[:, cohort.edge_index[0] < cohort.edge_index[1]]
     edges = edges[:, torch.argsort(edges[0] * cohort.num_rows + edges[1])]
+    # The only client's rows are in the order of their ids.
     other = torch.searchsorted(cohort.id, cohort.links.id)
     return Pooled(batch, edges, torch.stack([cohort.links.row, other]))
 
@@ -115,6 +113,7 @@ def score(pooled: Pooled, cohort: Cohort, weights: Weights, network: Network, ta
 
 def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> State:
     """Set up training on the pooled graph."""
+    # The pooled graph is one client's subgraph, so classification is isolated training.
     if task.name != LINK_PREDICTION:
         return isolated.setup(fed, data, task, config)
     pooled = fed.clients.run(pool, data, config.network)
@@ -134,11 +133,7 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
 
 
 def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
-    """Predict at the only client.
-
-    Returns:
-        At the clients: logits [n, C], or scores [n] of pairs.
-    """
+    """Predict at the only client: logits [n, C], or scores [n] of pairs."""
     if not isinstance(state.prepared, LinkState):
         return isolated.predict(fed, state, config, target)
     prepared = state.prepared

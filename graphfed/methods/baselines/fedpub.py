@@ -180,14 +180,15 @@ def count_training(prepared: Prepared) -> Tensor:
 def begin(
     prepared: Prepared, weights: Tensors, graph: Tensors, config: FedPubConfig
 ) -> tuple[Clients, Tensor, Tensors]:
-    """Copy the first weights and the random graph for every client; the masks are 1.
+    """Copy the first weights, as rows [K, D], and the random graph for every client.
 
-    Returns:
-        What is prepared, the weights of the clients as rows [K, D], and the masks [K, ...] ({}: none).
+    The masks [K, ...] are 1; {} in a run without masks.
     """
     clients = prepared.view.num_clients
+    # Sorted, so that rows of weights have the same order in every process.
     own = {name: weights[name].expand(clients, *weights[name].shape) for name in sorted(weights)}
     shapes = {name: weights[name].shape for name in own}
+    # Biases have no mask, as in the authors' program.
     masked = [name for name in own if name.endswith("weight")] if config.masking.masks == "learned" else []
     mask = {name: torch.ones_like(own[name]) for name in masked}
     return Clients(prepared, probe_batch(graph, clients, config.network), shapes), as_rows(own), mask
@@ -202,8 +203,10 @@ def probe_batch(graph: Tensors, clients: int, network: Network) -> Batch:
         ids=torch.arange(nodes, device=x.device).repeat(clients),
         client=copy.repeat_interleave(nodes),
         num_clients=clients,
+        # No label is read: only outputs are compared.
         y=edges.new_zeros(clients * nodes),
         degree=torch.bincount(edges[1], minlength=nodes).to(x.dtype).repeat(clients),
+        # A copy of the graph for each client, with its rows shifted: [2, 1, E] + [K, 1] is [2, K, E].
         edges=((edges[:, None] + nodes * copy[:, None]).flatten(1),),
     )
     view = network.kernel.adapt_view(view)
@@ -236,14 +239,9 @@ def stored(weights: Tensors, batch: Batch, kernel: Backbone) -> Weights:
 
 
 def objective(batch: Batch, values: Tensors, received: Tensors, config: FedPubConfig, key: int) -> Tensor:
-    """Compute the sum over clients of what each of them minimises.
+    """Compute sum_i L_i(theta_i * mu_i) + lambda_1 ||mu_i||_1 + lambda_2 ||theta_i - mean theta_i||^2.
 
-    Args:
-        values: The weights and masks [K, ...].
-        received: The server's averages [K, ...].
-
-    Returns:
-        sum_i L_i(theta_i * mu_i) + lambda_1 ||mu_i||_1 + lambda_2 ||theta_i - mean theta_i||^2.
+    `values` are the weights and masks [K, ...], and `received` the server's averages [K, ...].
     """
     weights = {k: values[k] * values[MASK + k] if MASK + k in values else values[k] for k in received}
     network = config.network
@@ -252,8 +250,10 @@ def objective(batch: Batch, values: Tensors, received: Tensors, config: FedPubCo
     loss = (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
     for k, value in values.items():
         if k.startswith(MASK):
+            # lambda_1 ||mu_i||_1
             loss = loss + config.masking.mask_l1 * value.abs().sum()
         else:
+            # lambda_2 ||theta_i - mean theta_i||^2
             loss = loss + config.proximity.mu / 2 * (value - received[k]).square().sum()
     return loss
 
@@ -261,14 +261,11 @@ def objective(batch: Batch, values: Tensors, received: Tensors, config: FedPubCo
 def train(
     clients: Clients, rows: Tensor, mask: Tensors, optimizer: AdamState, config: FedPubConfig, number: int
 ) -> tuple[Tensor, Tensors, AdamState, Tensors]:
-    """Take `local_steps` steps of every client, on its weights and its mask.
-
-    A client without training nodes takes none: penalties and weight decay alone would move its mask to 0. It
-    has the average of the models that are similar to its own, under the mask of ones.
+    """Take `local_steps` steps of every client that has a training node, on its weights and its mask.
 
     Args:
-        rows: [K, D], the server's averages.
-        mask: The masks [K, ...]; {} for none.
+        rows: [K, D], the server's averages, from which weights start.
+        mask: The masks [K, ...]; {} for a run without masks.
         optimizer: The clients' optimiser states; {} for fresh ones.
 
     Returns:
@@ -281,12 +278,14 @@ def train(
     state = before
     for step in range(config.steps.local_steps):
         leaves = as_leaves(values)
+        # The keys of `local_training.descend`, so that all methods drop the same entries.
         key = fold(config.run.seed, "dropout", number, step)
         loss = objective(clients.prepared.train, leaves, received, config, key)
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         values, state = optimizer_step(
             training.optimizer, values, gradients, state, training.lr, training.weight_decay
         )
+    # Penalties and weight decay alone would move the mask of a client without training nodes to 0.
     choose = partial(choose_rows, clients.prepared.counts > 0)
     values = {k: choose(new, old[k]) for k, new in values.items()}
     state = {name: {k: choose(x, before[name][k]) for k, x in part.items()} for name, part in state.items()}
@@ -318,15 +317,14 @@ def predict_masked(clients: Clients, weights: Tensors, network: Network, target:
 
 
 def random_graph(task: Task, seed: int, device: str) -> Tensors:
-    """Draw the random graph on which models are compared: a stochastic block model without edges between
-    communities, and features from the standard normal distribution.
-
-    Returns:
-        "x" [P, F] and "edge_index" [2, E], both directions of every edge.
+    """Draw the random graph on which models are compared, a stochastic block model with normal features: "x"
+    [P, F] and "edge_index" [2, E], both directions of every edge.
     """
     key, ids = fold(seed, "random_graph"), torch.arange(COMMUNITIES * NODES)
     x = normal(fold(key, "features"), ids, task.num_features)
+    # A row draws its edges to the NODES nodes of its own community; there are none between communities.
     row, place = (uniform(fold(key, "edges"), ids, NODES) < EDGE_PROBABILITY).nonzero(as_tuple=True)
+    # Each pair once, from its smaller node, and no self-loop
     once = place > row % NODES
     edges = torch.stack([row, row - row % NODES + place])[:, once]
     edges = torch.cat([edges, edges.flip(0)], 1)
@@ -334,19 +332,16 @@ def random_graph(task: Task, seed: int, device: str) -> Tensors:
 
 
 def mixing_weights(embeddings: Tensor, counts: Tensor, scale: float) -> Tensor:
-    """Compute the weight of every client's model in the average for every client.
+    """Compute the weight of every client's model in the average for every client, [K, K].
 
-    Args:
-        embeddings: [K, C] h_i.
-        counts: [K] training nodes; a client without any has weight 0.
-        scale: tau.
-
-    Returns:
-        [K, K]; row i has the weights of the average for client i, which add up to 1.
+    Row i has the weights of the average for client i, which add up to 1. `embeddings` [K, C] are the h_i,
+    `scale` is tau, and a client without training nodes (`counts` [K]) has weight 0.
     """
+    # A model whose outputs are all 0 has similarity 0 with every other one, and not NaN.
     unit = normalize(embeddings, dim=1)
     similarity = unit @ unit.t()  # S(i, j) = h_i . h_j / (|h_i| |h_j|)
     # alpha_ij = exp(tau S(i, j)) / sum_k exp(tau S(i, k)); softmax subtracts the largest exponent first.
+    # exp(-inf) = 0: models without training nodes enter no average. One client at least has some.
     return (scale * similarity).masked_fill(counts == 0, -math.inf).softmax(1)
 
 
@@ -412,11 +407,7 @@ def round(fed: Federation, state: State, config: FedPubConfig, number: int) -> S
 
 
 def predict(fed: Federation, state: State, config: FedPubConfig, target: str) -> Located:
-    """Predict at every client with its own subgraph, weights and mask; nothing is sent.
-
-    Returns:
-        At the clients: logits [n, C].
-    """
+    """Predict at every client with its own subgraph, weights and mask: logits [n, C]; nothing is sent."""
     known: Setup = state.prepared
     return fed.clients.run(predict_masked, known.clients, state.weights, config.network, target)
 

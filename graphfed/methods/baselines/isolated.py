@@ -58,6 +58,7 @@ def setup(fed: Federation, data: Located, task: Task, config: GraphTraining) -> 
     """Set up training at every client alone."""
     prepared = fed.clients.run(prepare_personal, data, config)
     weights = fed.clients.run(first_weights, prepared, task, config, str(fed.device))
+    # Every client draws the same first weights from the seed, so nothing has to be sent.
     return State({"weights": weights, "optimizer": fed.clients.run(empty_state)}, prepared)
 
 
@@ -70,11 +71,7 @@ def round(fed: Federation, state: State, config: GraphTraining, number: int) -> 
 
 
 def predict(fed: Federation, state: State, config: GraphTraining, target: str) -> Located:
-    """Predict at every client with its own weights.
-
-    Returns:
-        At the clients: logits [n, C].
-    """
+    """Predict at every client with its own weights: logits [n, C]."""
     return fed.clients.run(predict_personal, state.prepared, state.weights, config.network, target)
 
 

@@ -125,6 +125,7 @@ def releases(config: CNFGNNConfig) -> int:
 
     A reading is in `lags` windows; each is encoded once in every round or evaluation, and once at the end.
     """
+    # With split learning too: a round encodes each training window once, and each evaluation its own windows.
     return config.windows.lags * (config.run.rounds + 1)
 
 
@@ -135,5 +136,6 @@ def epsilon_of(config: CNFGNNConfig) -> float:
     round. The scale and the weights depend on the reading too, and clients send them without noise; epsilon
     does not cover them.
     """
+    # Each encoding is one Gaussian mechanism of sensitivity 2 clip, and all of them compose.
     noise = config.encodings
     return composed_gaussian_epsilon(noise.noise_multiplier, noise.delta, releases(config))

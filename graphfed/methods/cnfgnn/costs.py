@@ -25,9 +25,12 @@ def training_numbers(
     method: a strategy of cnfgnn, or gru_fedavg, gru_fmtl, gru_local or gru_central. server_rounds: R_s, for
     alternating training. edges: for gru_fmtl.
     """
+    # Weights go up and down; `states` is one message of all encodings, embeddings or gradients of a pass.
     averaged, states = 2 * clients * weights, clients * windows * hidden
     numbers = {
+        # Encodings once and final embeddings once; in each pass of the server embeddings and their gradients.
         "at_fedavg": averaged + (2 + 2 * server_rounds) * states,  # Eq. (7)
+        # Encodings, embeddings and the gradients of both
         "sl": 4 * states,  # Eq. (8)
         "sl_fedavg": averaged + 4 * states,  # Eq. (9)
         "at": (2 + 2 * server_rounds) * states,  # Eq. (10)

@@ -80,9 +80,8 @@ def graph_network(
     docs/papers/cnfgnn.md, differences 1, 12 and 13).
 
     products: the dtype of matrix products; None for that of the weights. senders: [V, B] bool: in which
-    windows a node is a sender; None for all. Where it is none, the edges from it and the node itself are left
-    out of the sums and means, so that no other embedding depends on its features. means: take means over
-    edges and nodes in place of sums, which grow with the graph.
+    windows a node is a sender; None for all. No other embedding depends on the features of a node that is
+    none. means: take means over edges and nodes in place of sums, which grow with the graph.
     """
     layers = _layers(weights, v.shape[2])
 
@@ -90,8 +89,10 @@ def graph_network(
         features = _features(layers, part, edges, products, means, sent)
         return product(features, weights["out.weight"], products).view(part.shape)
 
+    # Time for memory: above KEPT the hidden layers of edges are computed again in the backward pass.
     again = torch.is_grad_enabled() and v.shape[1] * edges.count > KEPT
     size = max(1, GROUP // max(1, len(v)))
+    # [V, B, H] to groups of windows [b, V, H], so that a group's nodes are contiguous.
     parts = torch.split(v.transpose(0, 1), size)
     sent: Sequence[Tensor | None] = [None] * len(parts)
     if senders is not None:
@@ -141,10 +142,12 @@ def _layers(weights: Weights, hidden: int) -> list[_LayerWeights]:
         path = f"layers.{len(layers)}"
         (first, bias), second, third = _mlp_weights(weights, f"{path}.edge")
         node = hidden + sum(len(layer.third[1]) for layer in layers)
+        # [v_receiver, v_sender, e' of the layers below from the last to the first, edge weight, u]
         widths = [node, node, *(len(layer.third[1]) for layer in reversed(layers)), 1, node]
         receiver, sender, *new, weight, shared = torch.split(first, widths)
         below = []
         for part, layer in zip(new, reversed(layers), strict=True):
+            # The last map of MLP_edge is linear, so this layer takes in its matrix and its bias.
             below.append(layer.third[0] @ part)
             bias = bias + layer.third[1] @ part
         edge = (receiver, sender, weight[0], shared, bias, below, second, third)
@@ -169,6 +172,7 @@ def _features(
     windows, nodes, width = v.shape
     v, u = v.reshape(-1, width), v.new_zeros(windows, width)
     sent = v.new_ones(windows, nodes) if senders is None else senders
+    # [b V, 1], the number of edges from senders into each node: how often a bias is added in a sum of e'.
     degree = torch.zeros_like(sent).index_add_(1, edges.receiver, sent[:, edges.sender]).view(-1, 1)
     hidden: list[Tensor] = []
 
@@ -177,11 +181,13 @@ def _features(
 
     def over_nodes(x: Tensor) -> Tensor:
         x = x.view(windows, nodes, -1)
+        # A node that is no sender must not reach others through the global vector either.
         total = (x if senders is None else x * senders[..., None]).sum(1)
         return total / sent.sum(1, keepdim=True).clamp(min=1) if means else total
 
     for layer in layers:
         # Eq. (3): MLP_edge, without its last linear map
+        # [b V, F]: once for each node, and looked up for its edges.
         receiver = product(v, layer.receiver, products) + to_nodes(u @ layer.shared + layer.bias)
         sender = product(v, layer.sender, products)
         below = [x for pair in zip(layer.below, hidden, strict=True) for x in pair]
@@ -194,6 +200,7 @@ def _features(
             received = received / degree.clamp(min=1)
         # Eq. (3): MLP_node
         weight, bias = layer.node[0]
+        # u is equal at all nodes of a window, so its product is computed once for the window.
         of_node, of_window = weight.tensor_split([-u.shape[1]])
         x = product(torch.cat([v, received], 1), of_node, products) + to_nodes(u @ of_window + bias)
         new_v = _mlp(layer.node[1:], x, products)
@@ -202,6 +209,7 @@ def _features(
             weight, bias = layer.shared_vector[0]
             x = torch.cat([over_nodes(new_v), over_nodes(received), u], 1) @ weight + bias
             u = torch.cat([_mlp(layer.shared_vector[1:], x, products), u], 1)
+        # Skip connection: the outputs are [v', v], [e', e] and [u', u].
         v = torch.cat([new_v, v], 1)
     return v
 
@@ -238,11 +246,13 @@ class _EdgeHidden(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         products, width = products or receiver.dtype, receiver.shape[1]
         windows = len(receiver) // edges.num_nodes
+        # Both hidden layers are stored for `backward`, in the dtype of products.
         first, second = (receiver.new_empty(windows * edges.count, width, dtype=products) for _ in range(2))
         sums = torch.empty_like(receiver)
         matrices = [matrix.to(products) for matrix in below[::2]]
         short_weight, short_bias = weight.to(products), bias.to(products)
         for part, node, edge in _parts(edges, windows):
+            # In place: x [b E, F] is the largest tensor, and the time goes into reading and writing it.
             x = receiver[node].index_select(0, part.receiver).add_(sender[node].index_select(0, part.sender))
             x.addcmul_(part.weight.to(x.dtype)[:, None], w)
             for matrix, hidden in zip(matrices, below[1::2], strict=True):
@@ -255,6 +265,7 @@ class _EdgeHidden(torch.autograd.Function):
                 second[edge] *= senders.view(-1, 1)[node].index_select(0, part.sender).to(products)
             sums[node] = part.sum_by_receiver(second[edge].to(receiver.dtype))
         ctx.edges, ctx.windows = edges, windows
+        # The last layer's hidden layer is not read, and its gradient is None and not a tensor of zeros.
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(first, second, weight, *below)
         return sums, second
@@ -277,6 +288,7 @@ class _EdgeHidden(torch.autograd.Function):
             grad = grad_sums[node].to(products).index_select(0, part.receiver)
             if grad_second is not None:
                 grad += grad_second[edge]
+            # The derivative of the ReLU, read from its output.
             grad = torch.ops.aten.threshold_backward(grad, second[edge], 0)
             _add_product(of_weight, first[edge].t(), grad)
             of_bias += grad.sum(0, dtype=dtype)
@@ -286,6 +298,7 @@ class _EdgeHidden(torch.autograd.Function):
                 torch.mm(grad, matrix, out=of_hidden[i][edge])
             grad = grad.to(dtype)
             of_w += grad.t() @ part.weight.to(dtype)
+            # An edge's first layer adds a row of its receiver and one of its sender: both get its gradient.
             of_receiver[node], of_sender[node] = part.sum_by_receiver(grad), part.sum_by_sender(grad)
         of_below = [x for pair in zip(of_matrices, of_hidden, strict=True) for x in pair]
         return None, None, None, of_receiver, of_sender, of_w, of_weight, of_bias, *of_below
@@ -296,6 +309,7 @@ def _parts(edges: Edges, windows: int) -> Iterator[tuple[Edges, slice, slice]]:
 
     Yields each part's edges, and the places of its nodes and edges among those of all windows.
     """
+    # As many windows as fit into the cache, so that a part is read from memory once.
     size = max(1, ROWS // max(1, edges.count))
     for start in range(0, windows, size):
         stop = min(start + size, windows)

@@ -76,6 +76,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
     """Compute the common scale and draw the initial weights (Alg. 1, l. 1 to 5)."""
     schedule, encodings = config.schedule, config.encodings
     check_sums(fed, config.sums.aggregation, int(fed.roster.sum()))
+    # The roster has the sensors that training sees; `predict` forecasts for others too.
     if schedule.strategy in ("at", "sl") and not fed.roster.all():
         raise InputError(
             f"strategy={schedule.strategy} gives every sensor its own weights, and sensors that training "
@@ -112,6 +113,7 @@ def setup(fed: Federation, data: SensorData, task: Task, config: CNFGNNConfig) -
         else:
             values["weights"] = local
         values["optimizer"] = fed.clients.run(empty_state)
+        # Split learning computes embeddings in every batch and keeps none.
         if schedule.alternates:
             values["embeddings"] = fed.clients.run(
                 steps.initial_embeddings, training, config.recurrent.hidden
@@ -126,6 +128,7 @@ def send_senders(
     """With missing_mask, send the server in which windows of a target each sensor has a reading."""
     if not config.recurrent.missing_mask:
         return None
+    # Those of training windows are sent once, in set-up, since readings do not change.
     found = fed.clients.run(steps.windows_with_readings, series, target, part)
     return fed.collect(found, name="with_readings", grad=False)
 
@@ -165,6 +168,7 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
     data, edges, count = prepared.training, prepared.edges, len(starts_of(prepared.split, "train"))
     values = dict(state.values)
     # (1) Alg. 1, l. 7 to 10: ClientUpdate
+    # "own" is the clients' copy of the mean of the last round, so nothing is sent to begin with.
     start = values["own"] if config.schedule.averages else values["weights"]
     local, values["optimizer"] = fed.clients.run(
         steps.train_locally,
@@ -191,9 +195,11 @@ def train_alternating(fed: Federation, state: State, config: CNFGNNConfig, round
         )
         for i, part in enumerate(forecasting.parts_of(count, size)):
             step = (round_number - 1) * num_steps + epoch * steps_of_pass + i
+            # Encodings of the round are kept at both places, and a batch is sent in one direction only.
             client_batch = fed.clients.run(steps.batch_in_order, hidden, client_order, part)
             server_batch = fed.server.run(steps.batch_in_order, encoded, server_order, part)
             senders = senders_of(fed, prepared, server_order, part)
+            # The tape covers graph network and decoders; encodings and clients' weights are constant here.
             with fed.tape():
                 leaves = fed.server.run(as_leaves, values["network"])
                 # Alg. 1, l. 22
@@ -278,6 +284,7 @@ def train_split(fed: Federation, state: State, config: CNFGNNConfig, round_numbe
             steps.step_locally, local, gradients, optimizer, config.training, outputs=2
         )
         step_network(fed, leaves, values, edges, config)
+    # Within a round the state is always kept; client_state decides what remains for the next one.
     values["optimizer"] = fed.clients.run(steps.kept_optimizer, optimizer, config.client_optimizer)
     average_local(fed, prepared, local, values, config)
     return State(values, prepared)

@@ -106,10 +106,13 @@ def _attend(
     # Subtracting each node's largest score does not change the softmax and keeps exp from overflowing.
     if senders is not None:
         scores = scores.masked_fill(~senders[edges.sender][..., None], -torch.inf)
+    # Clamped, because -inf - (-inf) is not a number where a node has no sender.
     largest = edges.max_by_receiver(scores.detach()).clamp(min=torch.finfo(scores.dtype).min)
     weight = (scores - largest[edges.receiver]).exp()
     total = edges.sum_by_receiver(weight)[..., None]
+    # [V, B, heads, H / heads]
     mixed = edges.sum_by_receiver(weight[..., None] * x[edges.sender])
+    # A node without a sender has a total of 0, and its embedding is the bias.
     return (mixed / torch.where(total > 0, total, 1)).flatten(2) + weights[f"{path}.bias"]
 
 
@@ -139,6 +142,7 @@ def diffusion(
     are one matrix. A walk passes through a node that is no sender, and starts from zeros there.
     """
     shape = (edges.num_nodes, edges.num_nodes)
+    # P = D_out^-1 A for the walk along edges, Q = D_in^-1 A^T for the walk against them
     weight = edges.weight.to(v.dtype)
     walks = []
     for start, end in ((edges.sender, edges.receiver), (edges.receiver, edges.sender)):
@@ -147,6 +151,7 @@ def diffusion(
     for layer in range(LAYERS):
         x = v.relu() if layer else v
         parts = [x]
+        # [V, B, H]; a node that is no sender starts a walk of zeros, but keeps its own features in `parts`.
         sent = x if senders is None else x * senders[..., None]
         for walk in walks:
             step = sent

@@ -27,14 +27,13 @@ from graphfed.random import fold, permutation
 def first_weights(config: CNFGNNConfig, device: str) -> dict[str, Tensor]:
     """Draw the initial weights of encoder and decoder, the same at every participant."""
     hidden, mask = config.recurrent.hidden, config.recurrent.missing_mask
+    # The decoder starts from [h_c ; h_G], so its state is twice as wide.
     forecaster = Forecaster(encoder=hidden, decoder=2 * hidden, encoder_only=int(mask))
     return {k: w.to(device) for k, w in gru.init(fold(config.run.seed, "weights"), forecaster).items()}
 
 
 def wire_of(config: CNFGNNConfig) -> Wrapper | None:
-    """Return what encodings are wrapped in when clients send them to the server: clipping with noise,
-    quantisation to 8 bits, both, or None.
-    """
+    """Return what encodings are sent in: clipping with noise, quantisation to 8 bits, both, or None."""
     encodings, noise = config.encodings, None
     if encodings.clip is not None:
         protection = f"dp(eps={epsilon_of(config):.4g}, delta={encodings.delta:g})"
@@ -84,6 +83,7 @@ def local_weights(data: Standardised, config: CNFGNNConfig) -> dict[str, Tensor]
     shared = first_weights(config, str(data.value.device))
     if config.schedule.averages:
         return shared
+    # Cloned: these are values of the state, and expanded views share one memory.
     return {k: w.clone() for k, w in forecasting.expanded(shared, data.num_clients).items()}
 
 
@@ -101,16 +101,17 @@ def train_locally(
     config: CNFGNNConfig,
     round_number: int,
 ) -> tuple[dict[str, Tensor], AdamState]:
-    """Train the clients' weights on constant embeddings (Alg. 2, ClientUpdate).
+    """Train the clients' weights on the embeddings [P, S, H] of the round before (Alg. 2, ClientUpdate).
 
-    weights: the shared weights, or a set for each client, [P, ...]. embeddings: [P, S, H] h_G of the round
-    before; no gradient passes through them. optimizer: empty for a new one. Returns a set of weights for each
-    client, and the optimiser for the next round.
+    weights: shared, or a set for each client, [P, ...]. optimizer: empty for a new one. Returns a set of
+    weights for each client, and the optimiser for the next round.
     """
+    # Alg. 2 takes the embeddings as inputs: no gradient passes through them.
     starts = data.starts("train")
     local, training = start_of_round(data, weights, config.schedule), config.training
     epochs, size = config.schedule.local_epochs, config.sequences.batch
     steps = epochs * -(-len(starts) // size)
+    # Scheduled sampling counts steps over all rounds.
     step = (round_number - 1) * steps
     for epoch in range(epochs):  # Alg. 2, ClientUpdate, l. 1
         key = fold(config.run.seed, "windows", round_number, epoch)
@@ -119,6 +120,7 @@ def train_locally(
             batch, received = forecasting.batch_of(data, starts[order[part]]), embeddings[:, order[part]]
             teach = forecasting.teaching(config, "clients", step, steps)
 
+            # The batch is bound as defaults: the function runs later, when the loop has gone on.
             def outputs(
                 w: Weights,
                 some: slice,
@@ -144,6 +146,7 @@ def encode_windows(data: Standardised, weights: Weights, target: str, part: slic
     starts = data.starts(target)
     chosen = starts if part is None else starts[part]
     with torch.no_grad():
+        # In parts, because the encoder keeps the states of every step of its windows.
         encoded = [
             forecasting.encode(weights, forecasting.batch_of(data, chosen[some]))
             for some in forecasting.parts_of(len(chosen), forecasting.PART)
@@ -181,8 +184,7 @@ def loss_of_batch(
     step: int,
     steps: int,
 ) -> Tensor:
-    """Compute the sum over the cohort's clients of l_i on a batch (Alg. 2, ClientBackward, l. 1 and 2;
-    without its gradient).
+    """Compute the sum over the cohort's clients of l_i on a batch (Alg. 2, ClientBackward, l. 1 and 2).
 
     hidden, embeddings: [P, B, H] of the batch. part: the batch's places in the order [S] of the training
     windows. step: its number of all, and steps: number in a round, for scheduled sampling.
@@ -231,6 +233,7 @@ def graph_of(network: Network, absent: tuple[int, ...]) -> Edges:
     """Return the edges between the sensors that take part."""
     if not absent:
         return network.edges
+    # Absent sensors send no encoding, so they are no nodes of the graph either.
     keep = torch.ones(network.edges.num_nodes, dtype=torch.bool, device=network.edges.sender.device)
     keep[list(absent)] = False
     return induce_subgraph(network.edges, keep)
@@ -295,6 +298,7 @@ def train_centrally(
     for i, part in enumerate(forecasting.parts_of(len(order), size)):
         batch = forecasting.batch_of(data, starts[order[part]])
         teach = forecasting.teaching(config, "clients", (round_number - 1) * count + i, count)
+        # Alg. 1, l. 27 is a mean over nodes, and so is this loss.
         weight_leaves, network_leaves = (
             {k: w.detach().requires_grad_() for k, w in each.items()} for each in (weights, network)
         )
@@ -327,6 +331,7 @@ def forecast_centrally(
     forecasts = []
     with torch.no_grad():
         for part in forecasting.parts_of(count, forecasting.PART):
+            # The server has the readings from the first window's start, and windows follow one another.
             starts = torch.arange(part.start, part.stop, device=data.value.device)
             batch = forecasting.batch_of(data, starts)
             hidden = forecasting.encode(weights, batch)

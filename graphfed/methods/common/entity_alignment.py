@@ -70,6 +70,7 @@ def prepare(cohort: Cohort, task: Task, ids: NodeIds, seed: int) -> NamedCohort:
 
     Raises InputError if a client has no node, or the width of the features is not the agreed one.
     """
+    # Pooling and shares are over all clients; one without a node could not name anything.
     empty = (torch.bincount(cohort.client, minlength=cohort.num_clients) == 0).nonzero()[:, 0]
     if len(empty):
         raise InputError(
@@ -87,8 +88,10 @@ def names_of_ids(cohort: Cohort, ids: NodeIds, seed: int) -> Tensor:
     """Return the name of each row's node, [N] int64, the same at all clients."""
     if ids.node_ids == "plain":
         return cohort.id
+    # Hashing is slow, and clients of one cohort share nodes: each distinct id is hashed once.
     known, place = np.unique(cohort.id.cpu().numpy(), return_inverse=True)
     hashed = keyed_names(secret(ids, seed), "vertex", (str(i).encode() for i in known.tolist()))
+    # 64 bits: a collision is unlikely, but it would merge two nodes without a sign.
     if len(np.unique(hashed)) < len(hashed):
         raise InputError("two nodes have one name under the clients' key; agree on another key")
     return torch.from_numpy(hashed[place]).to(cohort.id.device)
@@ -104,7 +107,9 @@ def common_seed(ids: NodeIds, seed: int) -> int:
 
     It follows from the clients' key and the run's seed: a server without the key cannot draw these weights.
     """
+    # "weights" separates this use of the key from the names that the server sees.
     (name,) = keyed_names(secret(ids, seed), "weights", [str(seed).encode()]).tolist()
+    # Seeds are not negative.
     return int(name) & (1 << 63) - 1
 
 
@@ -131,6 +136,7 @@ def feature_digests(clients: NamedCohort, ids: NodeIds, seed: int) -> Tensor:
     else:
         assert x is not None
         rows = (row.tobytes() for row in x.cpu().numpy())
+    # With the id in the hash, equal features of two nodes do not have equal digests.
     digests = keyed_names(
         secret(ids, seed), "features", (f"{i} ".encode() + r for i, r in zip(known, rows, strict=True))
     )
@@ -162,6 +168,7 @@ def with_owners(cohort: Cohort, counts: Tensor) -> Cohort:
 
     A client does not own a node if other clients have its label and it has not.
     """
+    # A negative count: no client has the label, so all clients with the node own it.
     return replace(cohort, owned=(cohort.y >= 0) | (counts < 0), owners=counts.abs())
 
 
@@ -181,6 +188,7 @@ def check_keys(checks: Tensor) -> Tensor:
 
 def check_features(digests: Tensor, table: RouteTable) -> Tensor:
     """Raise InputError if a node has different features at two clients; digests [M] of all uploaded rows."""
+    # Each row is compared with the first one of its node, which takes no sort of the digests.
     first = torch.full((len(table.ids),), len(digests), device=digests.device)
     rows = torch.arange(len(digests), device=digests.device)
     first = first.scatter_reduce(0, table.index, rows, "amin")[table.index]
@@ -200,6 +208,7 @@ def count_batches(table: RouteTable, size: int | None) -> dict[str, int]:
     """Return the number of batches of `size` training nodes (None: one batch); InputError without any."""
     if not len(table.ids):
         raise InputError("no client has a training node; use another split or partition")
+    # Rounded up: the batches are then filled evenly (`batch_of`), so none is nearly empty.
     return {"batches": 1 if size is None else -(-len(table.ids) // size)}
 
 
@@ -209,6 +218,7 @@ def weights_of_losses(table: RouteTable, batches: int) -> Tensor:
     The weighted sum of a batch is its mean over nodes, each counted once however many clients own it.
     """
     batch = batch_of(table, batches)
+    # In float64: 1 / n of a large batch, divided by the owners, is rounded once at the end.
     share = 1.0 / torch.bincount(batch, minlength=batches).double()[batch]
     owners = torch.bincount(table.index, minlength=len(table.ids))
     return (share / owners).to(torch.get_default_dtype())
@@ -220,6 +230,7 @@ def batch_of(table: RouteTable, batches: int) -> Tensor:
     Batches have nearly equal sizes and follow the order of the nodes' names.
     """
     n = len(table.ids)
+    # By the order of names, which is the same everywhere: no draw has to be agreed on.
     return torch.arange(n, device=table.ids.device) * batches // n
 
 
@@ -261,6 +272,7 @@ def align(fed: Federation, data: Located, task: Task, config: Aligned) -> Alignm
     ids, seed = config.ids, config.run.seed
     clients = fed.clients.run(prepare, data, task, ids, seed)
     protection = ids.protection
+    # Simulated keys follow from the seed and cannot differ.
     if ids.node_ids == "keyed":
         checks = fed.clients.run(key_check, clients, ids, seed)
         checks = fed.gather(checks, name="key_check", protection=protection, grad=False)
@@ -300,6 +312,7 @@ def training_nodes(fed: Federation, aligned: Alignment, batch_size: int | None) 
     weight = fed.download(
         weight, route, name="loss_weights", grad=False, like=TensorForm(torch.get_default_dtype())
     )
+    # Without batches the server has nothing to send but the weights.
     if count == 1:
         return TrainingNodes(weight, None, 1)
     batch = fed.download(

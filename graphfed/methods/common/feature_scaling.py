@@ -98,12 +98,12 @@ class Columns:
 
 
 def count_magnitudes(cohort: Cohort) -> Sums:
-    """Count every client's non-zero values and add up their exponents.
+    """Count every client's non-zero values and add up their exponents, in OWNER_UNITS.
 
-    The result is "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64 in
-    OWNER_UNITS.
+    The result is "count" [K, F], "exponent" [K, F] and the number of owned nodes "rows" [K, 1], all int64.
     """
     k, width = cohort.num_clients, cohort.num_features
+    # A node of several clients counts once in all: each owner adds its part, a whole number.
     weight = torch.where(cohort.owned, OWNER_UNITS // cohort.owners.clamp(min=1), 0)
     if isinstance(cohort.x, SparseMatrix):
         row, column, values = cohort.x.row, cohort.x.indices.long(), cohort.x.values
@@ -111,6 +111,7 @@ def count_magnitudes(cohort: Cohort) -> Sums:
         assert cohort.x is not None
         row, column = cohort.x.nonzero(as_tuple=True)
         values = cohort.x[row, column]
+    # [K, F] as one index, so that a single scatter sums over clients and features.
     cell = cohort.client[row] * width + column
     found, exponent = _exponents(values)
     zeros = torch.zeros(k * width, dtype=torch.int64, device=cell.device)
@@ -134,6 +135,7 @@ def count_positions(columns: Columns, units: Sums) -> Sums:
     Centre and scale are [G, D], one row for all clients or one for each.
     """
     distance = _distance(columns.x, _of_row(units["center"], columns.client))
+    # Whole numbers of quarters: their sum is exact, in any order and placement.
     position = distance / _of_row(units["scale"], columns.client) * GRID
     # Outliers must not move the centre far.
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
@@ -165,9 +167,11 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     moved = (center != 0).any(0)
     group = torch.zeros_like(cohort.client) if len(center) == 1 else cohort.client
     column = x.indices.long()
+    # Nothing is filled in, so the pattern stays and only stored values change.
     if not bool(moved.any()):
         of_entry = group[x.row], column
         return replace(cohort, x=x.with_values(_scaled(x.values, center[of_entry], scale[of_entry])))
+    # Columns with a centre have no zeros left: they are stored densely, [N, D], next to the sparse ones.
     unmoved = ~moved[column]
     row, column, columns = x.row[unmoved], column[unmoved], moved.nonzero()[:, 0]
     filled = _scaled(
@@ -193,6 +197,7 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
 def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
     """Scale every client's features by its own data; nothing is sent."""
     agreement = start_agreement(count_magnitudes(cohort))
+    # The columns stay the same in all passes: a closed feature is counted on, and its sums are ignored.
     columns = open_columns(agreement)
     if len(columns):
         taken = take_columns(cohort, columns)
@@ -215,13 +220,16 @@ def start_agreement(sums: Sums) -> Sums:
     "rows" [G, 1]; "wide" [G, 1] bool: whether centres are float64; "stored" [G, F]: nodes with a non-zero
     value; and "passes".
     """
+    # [G, F]: the server has one group for all clients, a client alone has one for each.
     sums = {name: x if x.dim() == 2 else x[None] for name, x in sums.items()}
     scale = _scale(sums)
+    # In whole numbers, so that every placement decides alike. A constant 0 has nothing to be centred.
     is_open = (sums["count"] * SPARSE >= sums["rows"]) & (sums["count"] > 0)
     return {
         "center": torch.zeros_like(scale),
         "scale": scale,
         "open": is_open,
+        # A centre is at most about as large as the typical value, the first scale.
         "wide": (is_open & (scale >= WIDE)).any(1, keepdim=True),
         "rows": sums["rows"],
         "stored": sums["count"],
@@ -236,6 +244,7 @@ def open_columns(agreement: Sums) -> Tensor:
 
 def move_centers(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     position = sums["position"].reshape(-1, len(columns)).double()
+    # In units of the scale: the mean of all owned nodes, of which GRID positions are one scale.
     mean = position / (agreement["rows"].double() * GRID)
     center = agreement["center"].clone()
     center[:, columns] += torch.where(
@@ -248,8 +257,10 @@ def update_scales(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     """Update the scales of open features; a feature whose scale has not halved becomes final."""
     sums = {name: x.reshape(-1, len(columns)) for name, x in sums.items()}
     was_open = agreement["open"][:, columns]
+    # A count of 0: every node is at the centre, so the scale of the last pass stays.
     found = torch.where(sums["count"] > 0, _scale(sums), agreement["scale"][:, columns])
     scale, is_open = agreement["scale"].clone(), agreement["open"].clone()
+    # A coarse scale hides where the mean is; another pass with the smaller one finds it more exactly.
     is_open[:, columns] = was_open & (found < scale[:, columns] / 2) & (sums["count"] > 0)
     scale[:, columns] = torch.where(was_open, found, scale[:, columns])
     passes = agreement["passes"] + 1
@@ -264,6 +275,7 @@ def finish_agreement(agreement: Sums) -> Scaling:
     # The exponent rounds distances down, so the scale of features with a centre is doubled.
     centred = center != 0
     scale = torch.where(centred, 2 * scale, scale)
+    # A centred feature has no zeros left. Sparse storage takes about two numbers for each value.
     cells = torch.where(centred, agreement["rows"], agreement["stored"]).sum()
     as_dense = bool(cells * 2 > agreement["rows"].sum() * center.shape[1])
     scale = scale.to(torch.get_default_dtype())
@@ -284,12 +296,14 @@ def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
 
     A client may still report wrong magnitudes and positions, within what its number of nodes allows.
     """
+    # Floats would make the sum depend on the order of the clients.
     for name, part in sums.items():
         if part.dtype != torch.int64:
             return f"{describe_value(part)} where whole numbers are expected ({name})"
     for name in ("count", "rows"):
         if name in sums and bool((sums[name] < 0).any()):
             return "a number of nodes below zero"
+    # Only the first pass has the number of nodes with which counts can be compared.
     if "rows" in sums and bool((sums["count"] > sums["rows"]).any()):
         return "values of more nodes than the client has"
     if "exponent" in sums and bool((sums["exponent"].abs() > LARGEST_EXPONENT * sums["count"]).any()):
@@ -314,6 +328,7 @@ def like_sums(width: int, names: tuple[str, ...]) -> Sums:
 
 def from_shares(sums: Sums) -> Sums:
     """Convert a sum of `as_shares` back to OWNER_UNITS."""
+    # The fixed point of a secure sum is finer than a unit; rounding removes its error.
     return {name: (x * OWNER_UNITS).round().long() for name, x in sums.items()}
 
 
@@ -333,6 +348,7 @@ def scale_features(
     """
     if isinstance(data, SensorData) or value(config, "features") != "scaled":
         return data, None
+    # Where nothing may be sent, clients cannot agree.
     if method.pooled or (method.personal and not method.sends.messages):
         scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
         return scaled, alone if method.pooled else None
@@ -361,6 +377,7 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
     decision = fed.control(
         plan_columns, agreement, name="scaled_features", values={"columns": int, "go_on": bool, "wide": bool}
     )
+    # Receivers must know the form of a message before it arrives, so the number of columns is announced.
     width, kind = decision["columns"], torch.get_default_dtype()
     of_center = torch.float64 if decision["wide"] else kind
     if width:
@@ -401,12 +418,14 @@ def plan_columns(agreement: Sums) -> dict[str, Any]:
 def _exponents(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return which values are not zero, int64, and floor(log2 |x|) of these (otherwise 0), int64; exact."""
     found = (x != 0).long()
+    # frexp reads the exponent of the number, so no logarithm is rounded; its mantissa is in [1/2, 1).
     return found, (torch.frexp(x).exponent.long() - 1) * found
 
 
 def _scale(sums: Sums) -> Tensor:
     """Compute two to the power of the mean exponent, float64; 1 if nothing was counted."""
     count = sums["count"].double()
+    # The geometric mean of the magnitudes: one huge value moves it little.
     return torch.exp2(torch.where(count > 0, sums["exponent"].double() / count.clamp(min=1), 0.0))
 
 
@@ -427,6 +446,7 @@ def _distance(x: Tensor, center: Tensor) -> Tensor:
 
 def _scaled(x: Tensor, center: Tensor, scale: Tensor) -> Tensor:
     distance = _distance(x, center)
+    # Divided by asinh(1), so that a distance of one scale becomes 1, as binary features need.
     one = torch.asinh(torch.ones((), dtype=distance.dtype, device=x.device))
     return torch.asinh(distance / scale) / one
 

@@ -83,6 +83,8 @@ def statistics(series: Series, missing: str) -> Tensor:
     steps = series.training_steps
     x = series.readings[:, :steps].double()
     is_read = torch.ones_like(x) if missing == "as_read" else (~series.missing[:, :steps]).double()
+    # Divided by the steps, equally many at all clients: this cancels in `scale_of`, and keeps the numbers
+    # that a secure sum encodes small.
     return torch.stack([is_read.sum(1), (is_read * x).sum(1), (is_read * x.square()).sum(1)], 1) / steps
 
 
@@ -108,7 +110,9 @@ def scale_of(sums: Tensor) -> dict[str, Tensor]:
     if not count:
         raise InputError("no sensor has a training reading; use another split, or other data")
     mean = first / count
+    # E[x^2] - mean^2 cancels digits, so it is computed in float64.
     variance = second / count - mean**2
+    # Relative to the mean: below this the variance is rounding.
     if variance <= 1e-12 * max(1.0, mean**2):
         raise InputError(
             f"all training readings are {mean:g}, so there is nothing to learn; use other data, or another "
@@ -214,6 +218,7 @@ def standardise(
     weight = torch.ones_like(value)
     products = product_dtype(config.sequences.precision, value.device)
     if config.windows.missing == "masked":
+        # 0 is the mean on the common scale.
         value = value.masked_fill(series.missing, 0.0)
         weight = weight.masked_fill(series.missing, 0.0)
     return Standardised(
@@ -237,9 +242,11 @@ def batch_of(data: Standardised, starts: Tensor) -> Batch:
     if data.missing_mask:
         inputs.append(1 - windows(data.weight, starts, 0, lags))
     x = torch.stack(inputs, -1)
+    # The decoder reads its own forecast and this time; after the last step there is no further input.
     later = windows(data.time_of_day, starts, lags, horizon)[None, :, :-1, None]
     truth = windows(data.value, starts, lags, horizon)
     weight = windows(data.weight, starts, lags, horizon)
+    # The decoder's first input has no mask: only the encoder reads which readings are missing.
     return Batch(x, x[:, :, -1, :2], later, truth, weight, data.products)
 
 
@@ -251,6 +258,7 @@ def with_readings(data: Standardised, starts: Tensor) -> Tensor:
 def common_split(fed: Federation, network: Located) -> TimeSplit:
     """Send the division into windows, which the server's network has, to all places."""
     sent = fed.control(split_numbers, network, name="windows", values=dict.fromkeys(SPLIT_NUMBERS, int))
+    # Which sensors take part follows from the roster; a name is only for people.
     return TimeSplit(name="", observed=fed.roster, **sent)
 
 
@@ -279,6 +287,7 @@ def decode(
 
     `teach` [n - 1] bool marks the later inputs that are true readings; None: none.
     """
+    # Without teacher forcing the decoder must not see what it has to forecast.
     truth, horizon = None if teach is None else batch.truth, batch.truth.shape[-1]
     return gru.decode(weights, state, batch.last, batch.later, horizon, truth, teach, layers, batch.products)
 
@@ -286,6 +295,7 @@ def decode(
 def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
     """Compute each client's mean squared error over the readings that count, [P], on the common scale."""
     squared = (forecast - batch.truth).square() * batch.weight
+    # A client without a reading in the batch has loss 0, not 0 / 0.
     return squared.sum((1, 2)) / batch.weight.sum((1, 2)).clamp(min=1)
 
 
@@ -301,6 +311,7 @@ def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> T
         probability = gru.inverse_sigmoid_decay(step, sequences.teacher)
     else:
         return None
+    # One draw for all clients, so that they decode as one batch.
     key = fold(config.run.seed, "teacher", purpose)
     return gru.draw_teacher_forcing(key, step, config.windows.horizon, probability)
 
@@ -310,6 +321,7 @@ def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> T
 
 def expanded(weights: Weights, count: int) -> dict[str, Tensor]:
     """Copy shared weights for each of P clients, [P, ...]."""
+    # Views: the first step of the optimiser makes tensors of their own.
     return {name: w.expand(count, *w.shape) for name, w in weights.items()}
 
 
@@ -342,6 +354,7 @@ def client_gradients(
 
 def gradients_of(leaves: Weights) -> dict[str, Tensor]:
     """Return the gradients that leaves have collected; zeros for a leaf without one."""
+    # A leaf without a gradient still takes the step of its weight decay and moments.
     return {k: torch.zeros_like(w) if w.grad is None else w.grad for k, w in leaves.items()}
 
 
@@ -362,6 +375,7 @@ def pooled(
 
     Steps are added up to `length`; of these only the time is known.
     """
+    # NaN, as for missing readings: nobody has sent what is to be forecast.
     sent = torch.cat([sent, sent.new_full((len(sent), length - sent.shape[1]), torch.nan)], 1)
     series = Series(
         tuple(range(len(sent))),
@@ -386,8 +400,10 @@ def pool(
 
     For training windows these are the inputs and the readings to forecast, for other windows the inputs.
     """
+    # Windows of a target follow one another, so one stretch of the series has them all.
     starts = starts_of(split, target)
     first, end = int(starts[0]), int(starts[-1]) + split.lags + split.horizon
+    # The readings that are forecast stay at the sensors, except those of training.
     inputs = end if target == "train" else end - split.horizon
     sent = fed.clients.run(
         reported_readings, data.series, fed.present(), first, inputs, config.windows.missing
@@ -412,6 +428,7 @@ def of_all(weights: Weights, present: Tensor) -> Weights:
     if bool(present.all()):
         return weights
     rows = {}
+    # [P, ...] to [K, ...]; absent clients have weight 0 in the average.
     for name, w in weights.items():
         rows[name] = w.new_zeros(len(present), *w.shape[1:])
         rows[name][present] = w

@@ -19,6 +19,7 @@ def negatives(key: int, edges: Tensor, n: int, count: int) -> Tensor:
     Edges are [2, m] with u < v, sorted by (u, v), each once. The result is [2, count] int64 with u < v, or
     [2, 0] if every pair is an edge. The key and the number of a draw decide it.
     """
+    # Pairs are drawn by their rank among those that are no edge, so no draw has to be rejected and repeated.
     free = n * (n - 1) // 2 - edges.shape[1]
     draw = uniform(key, torch.arange(count if free else 0))[:, 0]
     # With fewer than 2^53 pairs the product with a number below 1 stays below `free`; clamp for more.

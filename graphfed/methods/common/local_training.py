@@ -59,6 +59,7 @@ def as_configured(cohort: Cohort, config: object) -> Cohort:
         have torch's default dtype, and with features=unit length 1.
     """
     features = value(config, "features", "scaled")
+    # Scaling subtracts large centres in float64, so it must see the numbers as they were read.
     if features == "scaled":
         return cohort
     if isinstance(cohort.x, Tensor):
@@ -70,10 +71,10 @@ def own_view(cohort: Cohort) -> View:
     """Restrict the graph to each client's own subgraph, without cross-client edges.
 
     Args:
-        cohort: The cohort.
+        cohort: The clients' data; features must be there.
 
     Returns:
-        The view; degrees count the remaining edges.
+        The view; degrees count the remaining edges only.
     """
     assert cohort.x is not None
     return View(
@@ -101,10 +102,10 @@ def prepare(
     """Prepare the batches of a cohort.
 
     Args:
-        cohort: The cohort.
-        view: Its view of the graph.
+        cohort: The clients' data, from which splits, labels and class weights are read.
+        view: What the clients see of the graph, with M rows.
         place: [N] the view's row of each of the cohort's rows; None if they are the same rows.
-        config: The settings.
+        config: The settings, of which the network and the sampling of clients are read.
         personal: Whether every client has weights of its own in validation too.
         every_pair: Whether clients with weights of their own store those of all features, and not only of
             features that they have.
@@ -114,8 +115,10 @@ def prepare(
     Returns:
         The batches.
     """
+    # An MLP drops the edges here, and some networks aggregate the features once.
     view = config.network.kernel.adapt_view(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
+    # A view may have more rows than the cohort: remote or generated neighbours.
     if place is not None:
         targets = {t: place[rows] for t, rows in targets.items()}
     pairs = None
@@ -124,11 +127,13 @@ def prepare(
             # Clients differ in their best rounds, so each stores the rows of every feature it has. Rows of
             # features that a client does not have are those of the last round, in every placement.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=every_pair)
+            # One client with every feature: the shared rows alone are its weights.
             if view.num_clients == 1 and len(pairs[0]) == view.x.shape[1]:
                 pairs = (pairs[0][:0], pairs[1][:0])
         elif (keeps_values or keeps_client_state(config)) and samples_clients(config):
             # Absent clients have older values than present ones, so no row changes equally at all clients.
             pairs = pair_columns(view.x, view.client, view.num_clients, every_pair=True)
+    # Validation losses are not weighted; only training batches get the weights of classes.
     weights = cohort.class_weights
     train = _train_batch(view, targets["train"], config.network, pairs, weights)
     val = _batch(view, targets["val"], config.network, pairs, per_client=personal)
@@ -143,11 +148,7 @@ def prepare_own(cohort: Cohort, config: GraphTraining, keeps_values: bool = Fals
 def prepare_shared(cohort: Cohort, view: View, network: Network) -> Prepared:
     """Prepare the batches of a cohort for weights of which there is one copy, not one for each client.
 
-    Args:
-        view: Its view of the graph, with the cohort's rows.
-
-    Returns:
-        The batches; a training node's weight in the loss is that of its class.
+    The view has the cohort's rows. A training node's weight in the loss is that of its class.
     """
     view = network.kernel.adapt_view(view)
     targets = {t: cohort.rows(t) for t in ("train", "val", "test", "all")}
@@ -179,6 +180,7 @@ def _train_batch(
     """
     client = view.client[targets]
     counts = torch.bincount(client, minlength=view.num_clients).to(torch.get_default_dtype())
+    # Only clients with training nodes are indexed, so nothing is divided by 0.
     weight = 1 / counts[client]
     if class_weights is not None:
         weight = weight * class_weights[view.y[targets]]
@@ -189,13 +191,15 @@ def initial_weights(task: Task, network: Network, seed: int, device: str) -> Wei
     """Draw the first weights: the same for every method, placement and number of clients.
 
     Args:
-        task: The width of the features and the number of classes.
-        seed: The seed of the run.
-        device: The torch device.
+        task: The width of the features, the number of classes and the name of the task.
+        network: The settings of the network: its layers, widths and heads.
+        seed: The seed of the run, from which all draws follow.
+        device: The torch device that the weights are moved to.
 
     Returns:
         The weights. The outputs are logits [C], in link prediction embeddings [hidden].
     """
+    # `fold` names the purpose, so that these draws share nothing with those of dropout.
     last = task.num_classes if task.name == CLASSIFICATION else network.hidden
     widths = [task.num_features, *[network.hidden] * (network.layers - 1), last]
     drawn = network.kernel.init(fold(seed, "weights"), widths, network.attention_heads)
@@ -203,13 +207,9 @@ def initial_weights(task: Task, network: Network, seed: int, device: str) -> Wei
 
 
 def personal_weights(shared: Weights, batch: Batch, kernel: Backbone) -> Weights:
-    """Copy shared weights for every client.
+    """Copy shared weights for every client of a batch: [K, ...] tensors.
 
-    Args:
-        batch: The batch, which names the pairs of clients and features.
-
-    Returns:
-        [K, ...] tensors; `SparseWeights` for the first layer of sparse features.
+    The first layer of sparse features becomes `SparseWeights` with the batch's pairs of clients and features.
     """
     own: Weights = {}
     for name, w in shared.items():
@@ -217,6 +217,7 @@ def personal_weights(shared: Weights, batch: Batch, kernel: Backbone) -> Weights
         if batch.pairs is not None and name in kernel.input_weights:
             own[name] = SparseWeights.expand(w, *batch.pairs, batch.num_clients)
         else:
+            # A view without copies: all clients start from equal weights, and steps make new tensors.
             own[name] = w.expand(batch.num_clients, *w.shape)
     return own
 
@@ -233,25 +234,27 @@ def train_from_shared(
     """Take `local_steps` full-batch steps of every client from the shared weights.
 
     Args:
-        prepared: The batches.
-        shared: The weights.
+        prepared: The batches of the cohort's K clients.
+        shared: The weights that all clients have received.
         optimizer: The clients' optimiser states; {} for fresh ones.
         present: [K] bool: the clients that take part. The results of others are meaningless, and the transfer
             that follows leaves them out; their optimiser state does not change.
-        config: The settings.
-        number: The round.
+        config: The settings, with the number of steps and the optimiser.
+        number: The round, from which dropout is drawn.
         proximal: mu of FedProx, which adds mu (w - w_start) to the gradient.
 
     Returns:
-        Weights [K, ...] and optimiser states.
+        Weights [K, ...] and optimiser states; {} if clients do not keep them.
     """
     batch = _batch_of_present(prepared, present, config)
     weights = personal_weights(shared, batch, config.network.kernel)
     before = optimizer or fresh_state(weights, config.training)
+    # FedProx: the pull is towards the received weights.
     pull = Pull(proximal, values_of(weights)) if proximal else None
     trained, after = descend(batch, weights, before, config, number, partial(_class_loss, batch), pull)
     if not keeps_client_state(config):
         return trained, {}
+    # The usual case first: with all clients present nothing has to be chosen.
     return trained, after if bool(present.all()) else _untouched_where_absent(after, before, weights, present)
 
 
@@ -263,6 +266,7 @@ def _batch_of_present(prepared: Prepared, present: Tensor, config: GraphTraining
         return prepared.train
     rows = prepared.targets["train"]
     rows = rows[present[prepared.view.client[rows]]]
+    # Kept states have a row for each of these pairs. Without states, pairs of the present rows are enough.
     pairs = prepared.pairs if keeps_client_state(config) else None
     return _train_batch(prepared.view, rows, config.network, pairs, prepared.class_weights)
 
@@ -273,11 +277,11 @@ def gradient_from_shared(
     """Compute every client's gradient of its mean loss at the shared weights, without the L2 penalty.
 
     Args:
-        prepared: The batches.
-        shared: The weights.
+        prepared: The batches of the cohort's K clients.
+        shared: The weights that all clients have received.
         present: [K] bool: the clients that take part. The results of others are meaningless.
-        config: The settings.
-        number: The round.
+        config: The settings, of which the network is read.
+        number: The round, from which dropout is drawn.
 
     Returns:
         Gradients [K, ...].
@@ -295,15 +299,9 @@ def train_pulled(
     config: GraphTraining,
     number: int,
 ) -> tuple[Weights, AdamState]:
-    """Continue training every client's own weights, on its loss plus a pull.
+    """Continue training every client's own weights [K, ...], on its loss plus a pull.
 
-    Args:
-        weights: [K, ...] weights of the clients.
-        optimizer: The clients' optimiser states; {} for fresh ones.
-        pull: The term that is added to the loss.
-
-    Returns:
-        Weights and optimiser states.
+    An optimiser state of {} is fresh, and {} is returned if clients do not keep theirs.
     """
     loss = partial(_class_loss, prepared.train)
     trained, after = descend(prepared.train, weights, optimizer, config, number, loss, pull)
@@ -313,14 +311,9 @@ def train_pulled(
 def train_personal(
     prepared: Prepared, weights: Weights, optimizer: AdamState, config: GraphTraining, number: int
 ) -> tuple[Weights, AdamState]:
-    """Continue training every client's own weights. Nothing is sent; a round is a point of evaluation.
+    """Continue training every client's own weights [K, ...]; nothing is sent.
 
-    Args:
-        weights: [K, ...] weights of the clients.
-        optimizer: The clients' optimiser states; {} for fresh ones.
-
-    Returns:
-        Weights and optimiser states.
+    An optimiser state of {} is fresh.
     """
     return descend(prepared.train, weights, optimizer, config, number, partial(_class_loss, prepared.train))
 
@@ -332,6 +325,7 @@ def fresh_state(weights: Weights, training: Training) -> AdamState:
 
 def _class_loss(batch: Batch, logits: Tensor, step: int) -> Tensor:
     """Add up the mean cross-entropies of all clients; class weights make the means weighted ones."""
+    # A sum: the derivative by one client's copy of the weights is that of its own loss alone.
     return (cross_entropy(logits, batch.y, reduction="none") * batch.weight).sum()
 
 
@@ -344,17 +338,14 @@ def descend(
     loss_of: Callable[[Tensor, int], Tensor],
     pull: Pull | None = None,
 ) -> tuple[Weights, AdamState]:
-    """Take `local_steps` full-batch steps.
+    """Take `local_steps` full-batch steps of every client from its weights [K, ...].
 
     Args:
-        weights: [K, ...] weights of the clients.
-        optimizer: The optimiser states; {} for fresh ones.
+        optimizer: The clients' optimiser states; {} for fresh ones.
         loss_of: (outputs [N_L, width], step) -> the loss, added up over clients.
-        pull: A term that is added to every client's loss.
-
-    Returns:
-        Weights and optimiser states.
+        pull: A term that is added to every client's loss; None for none.
     """
+    # The clients' losses add up, but no term has weights of two clients: one backward pass is one for each.
     state = optimizer or fresh_state(weights, config.training)
     for step in range(config.steps.local_steps):
         values = values_of(weights)
@@ -367,11 +358,7 @@ def descend(
 def stepped(
     weights: Weights, gradients: Weights, optimizer: AdamState, training: Training
 ) -> tuple[Weights, AdamState]:
-    """Take one step of every client's optimiser, on weights and gradients that are stored alike.
-
-    Returns:
-        Weights and optimiser states.
-    """
+    """Take one step of every client's optimiser, on weights and gradients that are stored alike."""
     values, after = _step(values_of(weights), values_of(gradients), optimizer, training)
     return with_values(weights, values), after
 
@@ -396,42 +383,28 @@ def _gradients(
     step: int,
     loss_of: Callable[[Tensor, int], Tensor],
 ) -> dict[str, Tensor]:
+    # Detached, so that no step keeps the tape of the step before.
     leaves = {k: v.detach().requires_grad_() for k, v in values_of(weights).items()}
     rate = config.network.dropout
+    # The draws depend on round, step and the nodes' ids, and not on the placement of clients.
     dropout = Dropout(rate, fold(config.run.seed, "dropout", number, step)) if rate else None
     loss = loss_of(config.network.kernel.forward(with_values(weights, leaves), batch, dropout), step)
     return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 
 
 def values_of(weights: Weights) -> dict[str, Tensor]:
-    """Return the numbers of stored weights, on which elementwise functions work.
-
-    Returns:
-        A tensor for each of them.
-    """
+    """Return the numbers of stored weights as tensors, on which elementwise functions work."""
     return {k: w.values if isinstance(w, SparseWeights) else w for k, w in weights.items()}
 
 
 def each_value(fn: Callable[..., Tensor], first: Weights, *others: Weights) -> Weights:
-    """Apply a function to the numbers of several weights that are stored alike.
-
-    Args:
-        first: The weights that are its first argument.
-
-    Returns:
-        The results, stored as the arguments are.
-    """
+    """Apply a function to the numbers of several weights that are stored as `first` is, like the result."""
     arguments = [values_of(weights) for weights in (first, *others)]
     return with_values(first, {k: fn(*(values[k] for values in arguments)) for k in first})
 
 
 def with_values(weights: Weights, values: dict[str, Tensor]) -> Weights:
-    """Store numbers in the form of weights.
-
-    Args:
-        weights: The weights whose form is used.
-        values: A tensor for each of them (`values_of`).
-    """
+    """Store numbers (`values_of`) in the form that other weights have."""
     return {
         k: w.with_values(values[k]) if isinstance(w, SparseWeights) else values[k] for k, w in weights.items()
     }
@@ -456,24 +429,15 @@ def _untouched_where_absent(new: AdamState, old: AdamState, weights: Weights, pr
 
 
 def choose_clients(better: Tensor, new: Weights, old: Weights) -> Weights:
-    """Choose between two sets of per-client weights.
-
-    First-layer rows that all clients share are taken from the new ones, unless there is only one client.
-
-    Args:
-        better: [K] bool: the clients that take the new weights.
-        new: [K, ...] weights.
-        old: [K, ...] weights.
-
-    Returns:
-        [K, ...] weights.
-    """
+    """Choose the new weights [K, ...] for the clients `better`, [K] bool, and the old ones for the others."""
     chosen: Weights = {}
     for k, w in new.items():
         before = old[k]
         if isinstance(w, SparseWeights):
             assert isinstance(before, SparseWeights)
+            # Rows that all clients share change at all of them alike, so the new ones hold for everyone.
             shared = torch.ones_like(w.ghost[:, 0], dtype=torch.bool)
+            # Of a single client without pairs they are its own weights.
             if not len(w.pair_client):
                 shared = better.expand(len(shared))
             mask = torch.cat([better[w.pair_client], shared])
@@ -488,14 +452,16 @@ def predict_shared(prepared: Prepared, weights: Weights, network: Network, targe
     """Compute the logits of a target with weights that all clients share.
 
     Args:
-        prepared: The batches.
-        weights: The weights.
-        target: "val", "test" or "all".
+        prepared: The batches of the cohort's clients.
+        weights: One copy of the weights, as the server sends them.
+        network: The settings of the network that the weights are of.
+        target: "val", "test" or "all", which is every owned node.
 
     Returns:
-        [n, C].
+        [n, C], in the order of the target's rows.
     """
     batch = (
+        # Validation is predicted in every evaluation, other targets once: only its batch is kept.
         prepared.val if target == "val" else _batch(prepared.view, prepared.targets[target], network, None)
     )
     with torch.no_grad():
@@ -503,14 +469,7 @@ def predict_shared(prepared: Prepared, weights: Weights, network: Network, targe
 
 
 def predict_personal(prepared: Prepared, weights: Weights, network: Network, target: str) -> Tensor:
-    """Compute the logits of a target, each with its own client's weights.
-
-    Args:
-        weights: [K, ...] weights.
-
-    Returns:
-        [n, C].
-    """
+    """Compute the logits [n, C] of a target, each with its own client's weights [K, ...]."""
     if target == "val":
         batch = prepared.val
     else:

@@ -32,6 +32,7 @@ from graphfed.random import fold
 
 Weights = dict[str, Tensor]
 #: Clients send features with noise, within public bounds, so nothing may be agreed on before.
+# A sum of features without noise, from which a scale is agreed on, would be outside every epsilon.
 DEFAULTS = {"features": "raw"}
 #: The settings of both baselines in the paper's tables; a round is one step on all training nodes.
 PAPER = {
@@ -82,6 +83,7 @@ def check_features(graph: Graph, bounds: FeatureBounds) -> None:
     """Check the bounds of features in a process that has the whole graph, before anything is released."""
     import scipy.sparse as sp
 
+    # In chunks, because dense features of a large graph may not fit into memory.
     low, high = bounds.feature_low, bounds.feature_high
     x: Any = graph.x
     for rows in chunks(graph.num_nodes, graph.num_features):
@@ -112,6 +114,7 @@ def noised_labels(cohort: Cohort, targets: tuple[str, ...], epsilon: float, nois
     responses = randomised_response(
         cohort.y[rows], cohort.id[rows], noise_of(noise), "labels", epsilon, cohort.num_classes
     )
+    # -1 also for nodes without a label in these splits: which nodes have one is not hidden.
     labels = torch.full((cohort.num_rows,), -1, dtype=torch.int16, device=rows.device)
     return labels.index_copy(0, rows, responses.to(torch.int16))
 
@@ -125,6 +128,7 @@ def rows_of(cohort: Cohort, logits: Tensor, target: str) -> Tensor:
 
 def check_once(table: RouteTable) -> None:
     """Raise InputError if several clients have the same node."""
+    # Two draws of noise for one node would halve its privacy.
     if len(table.ids) < len(table.index):
         node = int(table.ids[torch.bincount(table.index).argmax()])
         raise InputError(
@@ -135,6 +139,7 @@ def check_once(table: RouteTable) -> None:
 
 def by_node(rows: Any, table: RouteTable) -> Any:
     """Order rows that arrive on a route that has each id once, [U, ...], by the nodes' ids."""
+    # Each id arrives once, so the order of `index` is a permutation.
     return pay.take_rows(rows, torch.argsort(table.index))
 
 
@@ -156,6 +161,7 @@ def take_steps(
     training, rate = config.training, config.network.dropout
     for step in range(config.steps.local_steps):
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
+        # The key of `local_training.descend`, so that the draws are those of central training.
         dropout = Dropout(rate, fold(config.run.seed, "dropout", round_number, step)) if rate else None
         gradient_values = torch.autograd.grad(loss_of(leaves, dropout), list(leaves.values()))
         gradients = dict(zip(leaves, gradient_values, strict=True))

@@ -11,17 +11,19 @@ from graphfed.federation.route import ExchangeIds
 
 
 def remote_neighbours(cohort: Cohort) -> tuple[Tensor, Tensor]:
-    """Number the remote neighbours of a cohort's clients, client by client.
+    """Number the remote neighbours of a cohort's clients, sorted by client, owner and id.
 
     The result is the first cross-client edge of each of the M remote neighbours, [M], and the remote
     neighbour of each of the C cross-client edges, [C].
     """
+    # Ids are any numbers up to 2^63; with their ranks a code of (client, owner, id) fits into int64.
     known, place = torch.unique(cohort.cross_id, return_inverse=True)
     clients = int(cohort.cross_client.max()) + 1 if len(cohort.cross_client) else 1
     client = cohort.client[cohort.cross_row]
     codes = (client * clients + cohort.cross_client) * max(len(known), 1) + place
     remote, of_edge = torch.unique(codes, return_inverse=True)
     edges = torch.arange(len(codes), device=codes.device)
+    # The smallest edge, so that the choice does not depend on the order of a parallel scatter.
     first = edges.new_full((len(remote),), len(codes)).scatter_reduce(0, of_edge, edges, "amin")
     return first, of_edge
 

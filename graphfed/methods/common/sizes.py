@@ -36,22 +36,16 @@ class SeriesExtent:
 
 
 def num_moments(optimizer: str) -> int:
-    """Return how many numbers the optimiser keeps for each weight.
-
-    Returns:
-        2 for Adam, 0 for gradient descent.
-    """
+    """Return how many numbers the optimiser keeps for each weight: 2 for Adam, 0 for gradient descent."""
     return 0 if optimizer == "sgd" else 2
 
 
 def network_numbers(
     network: Network, features: int, outputs: int, *, clients: int = 1, pairs: int | None = None
 ) -> int:
-    """Count the weights of one graph neural network at each of some clients.
+    """Count the weights of one graph neural network, whose last layer has `outputs` units, at each client.
 
-    Args:
-        outputs: The width of the last layer.
-        pairs: The pairs of a client and a feature that the first layers store a row for; None for all.
+    `pairs` are the pairs of a client and a feature that the first layers store a row for; None for all.
     """
     widths = [features, *[network.hidden] * (network.layers - 1), outputs]
     numbers = 0
@@ -64,23 +58,16 @@ def network_numbers(
 
 
 def recurrent_numbers(recurrent: Recurrent) -> int:
-    """Count the weights of a recurrent encoder and decoder with three gates each.
-
-    Returns:
-        The numbers. Layers after the first have the state of the one before as their input; the input of the
-        first is small.
-    """
+    """Count the weights of a recurrent encoder and decoder with three gates each, except input weights."""
+    # Two networks, three gates; each layer has a matrix for its state, and after the first one for its input.
     return 2 * 3 * (2 * recurrent.layers - 1) * recurrent.hidden**2
 
 
 def weight_bytes(config: object, features: int, outputs: int) -> int:
-    """Compute the bytes of the weights of one network while it is trained: a lower bound, without allocating.
+    """Compute a lower bound of the bytes of one network while it is trained, without allocating it.
 
-    Args:
-        outputs: The width of the last layer.
-
-    Returns:
-        The bytes of the matrices of the layers, of their gradients, and of the values of the optimiser.
+    Counted are the matrices of the layers, the last with `outputs` columns, their gradients and the values of
+    the optimiser.
     """
     known = values(config)
     if "hidden" not in known:
@@ -94,16 +81,13 @@ def weight_bytes(config: object, features: int, outputs: int) -> int:
         width = hidden * known.get("heads", 1)
         numbers = features * width + (layers - 2) * width**2
         numbers += width * outputs * known.get("output_heads", 1)
+    # Weights and gradients, and what the optimiser keeps.
     return numbers * NUMBER * (2 + num_moments(known.get("optimizer", "adam")))
 
 
 def hidden_bytes(config: object, rows: int) -> int:
-    """Compute the bytes of one layer's hidden values of some rows: a lower bound of what a run takes.
+    """Compute the bytes of one layer's hidden values, a lower bound of what a run takes; 0 without a network.
 
-    Args:
-        rows: Rows that are computed at once: nodes, or the windows of sensors.
-
-    Returns:
-        Bytes; 0 for a method without a network.
+    `rows` are computed at once: nodes, or the windows of sensors.
     """
     return rows * int(value(config, "hidden", 0)) * int(value(config, "heads", 1)) * NUMBER

@@ -43,6 +43,7 @@ class Predictor:
     @field_validator("predictor", mode="before")
     @classmethod
     def _renamed(cls, predictor: Any) -> Any:
+        # A setting of earlier versions, which old configuration files still have.
         if predictor == "holders":
             raise InputError("predictor=holders is now predictor=clients; use the new value")
         return predictor
@@ -81,6 +82,7 @@ def copy_weights(weights: Weights, clients: NamedCohort, aggregation: ClientSum)
     The result is a copy for each client, each [K_h, ...], if `aggregation` needs each client's own gradient;
     else one for the cohort, each [...], whose gradient is the sum over clients.
     """
+    # [K_h, ...]; contiguous, because each copy collects a gradient of its own.
     if needs_parts(aggregation):
         count = clients.cohort.num_clients
         weights = {name: w.expand(count, *w.shape).contiguous() for name, w in weights.items()}
@@ -98,10 +100,12 @@ def multiply_rows(
     """
     if weight.dim() == 2:
         return spmm(h, weight) if isinstance(h, SparseMatrix) else h @ weight
+    # One client needs no grouping of its rows.
     if len(weight) == 1:
         return multiply_rows(h, None, weight[0], None)
     if isinstance(h, SparseMatrix):
         assert apart is not None
+        # [K, d, H] as [K * d, H]: one product multiplies each row by its client's block.
         return spmm(apart, weight.flatten(0, 1))
     assert tiles is not None
     return tiled(h, weight, tiles)
@@ -155,9 +159,11 @@ def initial_predictor(key: int, task: Task, hidden: int, predictor: Predictor) -
 
     It is empty if predictor=server, where the server's last layer gives the logits.
     """
+    # The server's last layer has the width C then, and there is nothing to draw here.
     if predictor.predictor == "server":
         return {}
     return {
+        # From the clients' key and not from the run's seed, which the server knows.
         "predictor.weight": glorot(fold(key, "predictor"), hidden, task.num_classes),
         "predictor.bias": torch.zeros(task.num_classes),
     }
@@ -207,6 +213,7 @@ def loss_rows(clients: NamedCohort, weight: Tensor, computed: Tensor, chosen: Te
     if chosen is not None:
         train, weight = train[chosen], weight[chosen]
     client = cohort.client[train]
+    # `computed` is ascending, so a binary search finds the place of each training row.
     tiles = make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
     return LossRows(torch.searchsorted(computed, train), cohort.y[train], weight, client, tiles)
 
@@ -219,6 +226,7 @@ def loss_share(h: Tensor, weights: Weights, loss: LossRows) -> Tensor:
     Reference:
         SAPGNN, Eqs. (14) and (15); the weights are docs/papers/sapgnn.md, difference 3.
     """
+    # Eq. (14) for the training rows only; other rows have no loss.
     logits = h.index_select(0, loss.rows)
     if "predictor.weight" in weights:
         bias = weights["predictor.bias"]

@@ -49,6 +49,7 @@ def total_count(counts: Tensor) -> Tensor:
 
 
 def with_counts(gradients: Weights, counts: Tensor) -> tuple[Weights, Tensor]:
+    # float64, because a secure sum encodes every leaf, and whole numbers must stay whole.
     return gradients, counts.to(torch.float64)
 
 
@@ -64,6 +65,7 @@ def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
 
     Raises InputError if there is no training node.
     """
+    # A secure sum hides the single counts, so only their total can be checked.
     if not bool(count):
         raise InputError("no client has a training node; use another split")
     return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
@@ -104,6 +106,7 @@ def leaves_at_clients(
     fed: Federation, weights: Located, copy: Callable[[Located], Located]
 ) -> tuple[Located, Located]:
     """Copy the weights at every client, where each copy collects the client's own gradient."""
+    # No gradient may flow back over the broadcast: the server would read it.
     leaves = copy(fed.broadcast(weights, name="model", grad=False))
     return leaves, leaves
 

@@ -106,11 +106,8 @@ class Closure:
 
 
 def find_closure(cohort: Cohort) -> Closure:
-    """Find the one-hop closure of every client of a cohort.
-
-    Returns:
-        The closures, sorted by client and id.
-    """
+    """Find the one-hop closure of every client of a cohort."""
+    # The client that has the edge, and not the one that has the remote node.
     cross_client = cohort.client[cohort.cross_row]
     # Ids are any numbers up to 2^63. The code of a row contains the id's rank, so that it fits into int64.
     ids, rank = torch.unique(torch.cat([cohort.id, cohort.cross_id]), return_inverse=True)
@@ -145,6 +142,7 @@ def _edges_into(cohort: Cohort, closure: Closure) -> tuple[Tensor, Tensor, Tenso
 
     The weights are None if edges have none.
     """
+    # `received_local` has no remote rows, and then cross-client edges are left out.
     across = len(closure.remote_row)
     source = torch.cat([cohort.edge_index[0], cohort.cross_row[:across]])
     target = torch.cat([closure.local_row[cohort.edge_index[1]], closure.remote_row])
@@ -155,28 +153,17 @@ def _edges_into(cohort: Cohort, closure: Closure) -> tuple[Tensor, Tensor, Tenso
 
 
 def border_of(cohort: Cohort, closure: Closure) -> Tensor:
-    """Find the border of every client: rows of nodes that are in the closure of another client too.
-
-    These are the neighbours at other clients, and the client's nodes that have such a neighbour. Outside the
-    border a client's partial sum is the total sum.
-
-    Returns:
-        Rows of the closure, [S] int64, ascending.
+    """Find the border of every client: the rows [S] of the closure, ascending, of nodes that are in another
+    client's closure too.
     """
+    # Every remote neighbour, and own nodes that have one. For other rows a partial sum is the total.
     border = ~closure.is_local
     border[closure.local_row[cohort.cross_row]] = True
     return border.nonzero()[:, 0]
 
 
 def border_ids(closure: Closure, border: Tensor) -> RowIds:
-    """Return the ids and clients of the border's rows.
-
-    Args:
-        border: The result of `border_of`, [S].
-
-    Returns:
-        Ids and clients, [S].
-    """
+    """Return the ids and clients of the border's rows [S] (`border_of`)."""
     return RowIds(closure.ids[border], closure.client[border])
 
 
@@ -186,24 +173,20 @@ def local_of_border(closure: Closure, border: Tensor) -> Tensor:
 
 
 def partial_sums(cohort: Cohort, closure: Closure, rows: Tensor) -> Rows:
-    """Compute the partial sums of some nodes i of the closure.
+    """Compute the partial sums [S, F] of the nodes i in the rows `rows` [S] of the closure.
 
     A partial sum is sum_{j in N(i) or j = i, j in V_k} w_ij x_j / sqrt(d_j + 1), with w_ii = 1; Eq. (3).
-
-    Args:
-        rows: Rows of the closure, [S] int64.
-
-    Returns:
-        [S, F].
     """
     assert cohort.x is not None
     own = torch.arange(cohort.num_rows, device=cohort.id.device)
     source, target, weight = _edges_into(cohort, closure)
     source, target = torch.cat([source, own]), torch.cat([target, closure.local_row])
+    # Eq. (3) divides by sqrt(d_j + 1) only; the receiver divides by sqrt(d_i + 1), Eq. (6).
     coefficient = (cohort.degree(with_cross=True) + 1).to(cohort.x.dtype).rsqrt()[source]
     if weight is not None:
         # The last entries are the nodes themselves, with weight 1.
         coefficient[: len(weight)] *= weight
+    # Sums are computed for the asked rows only: with 1 hop most of the closure needs none.
     number = _numbers(rows, len(closure.ids))[target]
     kept = number >= 0
     shape = (len(rows), cohort.num_rows)
@@ -243,15 +226,13 @@ def received_closure(
     """Complete the degrees of the closures, for 2 hops.
 
     Args:
-        closure: The closures, M rows.
-        border: Their borders, [S].
+        closure: The closures of a cohort's clients, M rows.
+        border: The rows of the closures' borders, [S].
         sums: The border's sums over all clients, [S, F].
         partial: The degrees of the closure at its clients, [M, 1].
         total: The border's degrees in the whole graph, [S, 1].
-
-    Returns:
-        The closures with sums and degrees.
     """
+    # Outside the border all neighbours are at the client, so its own count is the degree.
     degree = partial.index_copy(0, border, total.to(partial.dtype))[:, 0]
     return Received(closure, border, sums, degree)
 
@@ -260,6 +241,7 @@ def received_local(cohort: Cohort, sums: Rows) -> Received:
     """Return the clients' own nodes, for 1 hop, with the `sums` of those that have a remote neighbour."""
     rows = torch.arange(cohort.num_rows, device=cohort.id.device)
     own = Closure(cohort.id, cohort.client, rows, torch.ones_like(rows, dtype=torch.bool), rows[:0])
+    # Ascending rows are the order of (client, id) in which the border's local rows were asked for.
     return Received(own, torch.unique(cohort.cross_row), sums, cohort.degree(with_cross=True))
 
 
@@ -280,6 +262,7 @@ def _summed_view(cohort: Cohort, received: Received) -> View:
     sums = partial_sums(cohort, closure, torch.arange(len(closure.ids), device=degree.device))
     assert isinstance(sums, Tensor)
     assert isinstance(received.sums, Tensor)
+    # Rows outside the border have their total sum already.
     sums = sums.index_copy(0, received.border, received.sums)
     inside, inside_weight = closure.local_row[cohort.edge_index], cohort.edge_weight
     edges, weight = _second_layer(cohort, closure)
@@ -309,6 +292,7 @@ def _sparse_view(cohort: Cohort, features: SparseMatrix, received: Received) -> 
     closure, border, size = received.closure, received.border, len(received.closure.ids)
     inside = closure.local_row[cohort.edge_index]
     summed = torch.zeros_like(closure.is_local).index_fill_(0, border, True)
+    # Edges into rows that the first layer still has to aggregate
     inner = ~summed[inside[1]]
     again = torch.unique(inside[0, inner & summed[inside[0]]])
     # The view's order is by client. `place` is the row of the view of each row of the closure, `own_place` of
@@ -374,14 +358,8 @@ def prepare_view(cohort: Cohort, received: Received, config: AveragingSettings) 
 
 
 def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
-    """Exchange the sums of features, and prepare the averaging of weights.
-
-    Args:
-        config: The settings; hops=0 exchanges nothing.
-
-    Returns:
-        The state before the first round.
-    """
+    """Exchange the sums of features, unless hops=0, and prepare the averaging of weights."""
+    # Without an exchange this is FedAvg on the clients' own subgraphs.
     if config.exchange.hops == 0:
         return program.setup(fed, data, task, config)
     check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
@@ -422,9 +400,11 @@ def plaintext_exchange(
         each node of the client.
     """
     route = fed.route(ids, name="fedgcn/border_ids")
+    # The server adds rows of one id; each client reads the total and not the terms.
     totals = fed.sum(sums, route, name="fedgcn/partial_sums", grad=False)  # Eq. (5)
     back = route
     if local is not None:
+        # 1 hop: only the client that has the node gets the sum, so another route goes back.
         back = fed.route(fed.clients.run(select_ids, ids, local), name="fedgcn/local_ids")
         totals = fed.server.run(rows_of_ids, totals, fed.table(route), fed.table(back))
     if degrees is not None:
@@ -454,6 +434,7 @@ def split_degrees(totals: Tensor, sums: Rows, degrees: Tensor | None) -> tuple[R
 
     Integers are multiples of the grid's step, so encryption does not change them.
     """
+    # An encrypted row has a slot for every feature, zeros included.
     dense = totals[:, : sums.shape[1]]
     total = SparseMatrix.from_dense(dense) if isinstance(sums, SparseMatrix) else dense
     return total, None if degrees is None else totals[:, -1:]

@@ -73,6 +73,7 @@ def sent_rows(impaired: Impaired, generator: Generator, config: AveragingSetting
     """Return z_v with noise and the number of hidden neighbours, at most P, of taught nodes, [m, H + 1]."""
     with torch.no_grad():
         z = embeddings(generator, impaired.batch, config.network)[impaired.taught]
+    # One draw for all steps: embeddings are sent once.
     key = fold(config.run.seed, "generator noise", "sent")
     noisy = with_noise(z, key, impaired.ids[impaired.taught])[:, :-1]
     rows = torch.cat([noisy, impaired.candidates.counts[:, None]], 1)
@@ -83,17 +84,14 @@ def row_numbers(impaired: Impaired) -> RowIds:
     """Return the numbers 0, 1, ... of each client's taught nodes."""
     client = impaired.candidates.client
     rows = torch.arange(len(client), device=client.device)
+    # Numbers and not ids: the server learns how many taught nodes there are, and not which.
     first = torch.searchsorted(client, client)
     return RowIds(rows - first, client)
 
 
 def known(rows: Tensor, client: Tensor) -> Embeddings:
-    """Read the received embeddings.
-
-    Args:
-        rows: [M, H + 1], the rows of `sent_rows`.
-        client: [M] int64, the id of each row's client.
-    """
+    """Read received rows of `sent_rows`, [M, H + 1], whose clients have the ids `client` [M]."""
+    # All places read the same rounded numbers, the sender too, so that gradients belong to what was sent.
     z = torch.cat([rows[:, :-1], rows.new_ones(len(rows), 1)], 1).double()
     return Embeddings(z, rows[:, -1].round().long(), client)
 
@@ -112,17 +110,13 @@ def cross_gradients(
     generators: Tensor,
     parts: int,
 ) -> Tensor:
-    """Compute the gradients that every client returns for the generators of all clients.
+    """Compute the gradients that every client returns for V of all clients, `generators` [K, F, P * (H + 1)].
 
-    Args:
-        ids: [K_h] int64, the ids of its clients.
-        generators: [K, F, P * (H + 1)], V of all clients.
-        parts: P.
-
-    Returns:
-        [K_h, K, F, P * (H + 1)]; 0 for a client's own generator.
+    The result is [K_h, K, F, P * (H + 1)] for the cohort's clients, with the ids `ids` [K_h]; it is 0 for a
+    client's own generator.
     """
     assert cohort.x is not None
+    # float64: a closest node must be the same in every placement, and squared distances cancel digits.
     x, noisy, dtype = cohort.x.to(dtype=torch.float64), received.z, generators.dtype
     width = noisy.shape[1]
     compared = counted(received.counts, parts)
@@ -137,11 +131,14 @@ def cross_gradients(
             continue
         own, mask = noisy[nodes], compared[nodes]
         products = spmm(x, matrix) if isinstance(x, SparseMatrix) else x @ matrix
+        # [N, P, H + 1]
         products = products.view(-1, parts, width)
+        # A_p of every client at once, [N, P, H + 1]: a row u belongs to one client only.
         moments = noisy.new_zeros(cohort.num_rows * parts, width)
         rows = max(1, CHUNK // max(1, products[..., 0].numel()))
         for z, counts in zip(torch.split(own, rows), torch.split(mask, rows), strict=True):
             closest = closest_rows(z, products, lengths, members)  # [r, P, K_h]
+            # A generator's own client is left out: its hidden nodes are in `feature_loss`.
             at, part, client = (counts[:, :, None] & others).nonzero(as_tuple=True)
             index = closest[at, part, client] * parts + part
             moments.index_add_(0, index, z[at])
@@ -154,14 +151,9 @@ def cross_gradients(
 
 
 def rows_of_clients(client: Tensor, clients: int) -> Tensor:
-    """List the rows of each client.
+    """List the rows of each of K_h clients, from the client of each row, [N] ascending.
 
-    Args:
-        client: [N] int64, the index in the cohort of each row's client, ascending.
-        clients: K_h.
-
-    Returns:
-        [K_h, n] int64, with n rows of the largest client, at least 1; -1 where a client has no more rows.
+    The result is [K_h, n] int64, with n rows of the largest client, at least 1; -1 after a client's last row.
     """
     counts = torch.bincount(client, minlength=clients)
     rows = torch.arange(max(1, int(counts.max())), device=client.device)
@@ -170,18 +162,18 @@ def rows_of_clients(client: Tensor, clients: int) -> Tensor:
 
 
 def closest_rows(z: Tensor, products: Tensor, lengths: Tensor, members: Tensor) -> Tensor:
-    """Find the node of every client that is closest to each generated neighbour.
+    """Find the node of every client that is closest to each generated neighbour V_p z, z [r, H + 1].
 
     Args:
-        z: [r, H + 1].
         products: V_p^T x_u of the cohort's nodes, [N, P, H + 1].
-        lengths: |x_u|^2, [N].
-        members: The rows of each client, [K_h, n].
+        lengths: |x_u|^2 of the cohort's nodes, [N].
+        members: The rows of each client, [K_h, n], from `rows_of_clients`.
 
     Returns:
         [r, P, K_h] int64, rows of the cohort; any row for a client without nodes.
     """
     scores = torch.einsum("ra,upa->rpu", z, products).mul_(-2).add_(lengths)
+    # [r, P, K_h, n]
     of_client = scores[:, :, members.clamp(min=0)].masked_fill_(members < 0, torch.inf)
     return members.clamp(min=0).t()[of_client.argmin(3), torch.arange(len(members), device=z.device)]
 
@@ -209,21 +201,18 @@ def step_across(
 ) -> tuple[Generator, AdamState]:
     """Take a step of the generators of features, on the own hidden nodes and the other clients' gradients.
 
-    Args:
-        ids: [K_h] int64, the ids of the cohort's clients.
-        gradient: [K_h, F, P * (H + 1)], the sum of the other clients' gradients.
-        optimizer: The state of the optimiser; {} before the first step.
-
-    Returns:
-        The generators and the state.
+    `ids` [K_h] are those of the cohort's clients, `gradient` [K_h, F, P * (H + 1)] is the sum over the other
+    clients, and an optimiser of {} is fresh.
     """
     features = generator[FEATURES]
     assert isinstance(features, Tensor)
     values = {FEATURES: features}
     candidates: Candidates = impaired.candidates
     state = optimizer or init_state("adam", values)
+    # Without taught nodes nothing was sent, and the step leaves the generator as it is.
     total = torch.zeros_like(features)
     if len(candidates.client):
+        # The rows of the cohort's clients, in client order like `candidates`.
         noisy = received.z[torch.isin(received.client, ids)]
         leaves = as_leaves(values)
         loss = feature_loss(leaves[FEATURES], noisy, candidates)
@@ -284,14 +273,7 @@ def train_across(
 ) -> Located:
     """Train the generators of features with gradients from the features of the other clients.
 
-    Encoders and predictors of numbers stay as they are.
-
-    Args:
-        impaired: The impaired graphs, at the clients.
-        generator: The generators, at the clients.
-
-    Returns:
-        The trained generators, at the clients.
+    Encoders and predictors of numbers stay as they are. Everything is at the clients.
     """
     settings: NeighGen = config.exchange
     ids, dtype, columns = fed.client_ids(), torch.get_default_dtype(), config.network.hidden + 1
@@ -306,6 +288,7 @@ def train_across(
     clients = fed.server.run(row_clients, fed.table(route))
     clients = fed.broadcast(clients, name="fedsage/all_rows", grad=False)
     received = fed.clients.run(known, rows, clients)
+    # A new state: only V is trained from here on.
     optimizer: Located = fed.clients.run(dict)
     width = (task.num_features, settings.generated * columns)
     form = SumForm(sum_over_clients, same, gradient_form, as_default)

@@ -107,8 +107,10 @@ def impair(cohort: Cohort, config: AveragingSettings) -> Impaired:
     """Hide some nodes of every client, and prepare the training of generators on the others."""
     cohort = in_float64(cohort)
     settings: NeighGen = config.exchange
+    # By the nodes' ids, so that the choice does not depend on the placement of clients.
     hidden = uniform(fold(config.run.seed, "hidden"), cohort.id)[:, 0] < settings.hidden_fraction
     source, target = cohort.edge_index
+    # G_i-bar: no edge to a hidden node, so the encoder cannot see what it has to predict.
     kept = ~hidden[source] & ~hidden[target]
     view = own_view(cohort)
     weight = None if view.edge_weight is None else (view.edge_weight[0][kept],)
@@ -119,10 +121,12 @@ def impair(cohort: Cohort, config: AveragingSettings) -> Impaired:
     # A pair (v, u) for each hidden neighbour u of a remaining node v, sorted by v.
     lost = (hidden[source] & ~hidden[target]).nonzero()[:, 0]
     lost = lost[torch.argsort(target[lost], stable=True)]
+    # n_v counts the hidden neighbours; those that nobody hid, at other clients, are unknown here.
     missing = torch.bincount(target[lost], minlength=cohort.num_rows)
     remaining = (~hidden).nonzero()[:, 0]
     client = cohort.client[remaining]
     each = 1 / torch.bincount(client, minlength=cohort.num_clients).double()[client]
+    # Only these nodes have a neighbour to compare generated features with.
     taught = (missing[remaining] > 0).nonzero()[:, 0]
     nodes = remaining[taught]
     place = torch.zeros_like(missing).index_copy(0, nodes, torch.arange(len(nodes), device=nodes.device))
@@ -159,12 +163,7 @@ def in_float64(cohort: Cohort) -> Cohort:
 
 
 def encoder_batch(cohort: Cohort, view: View, targets: Tensor, network: Network) -> Batch:
-    """Prepare a forward pass of the clients' encoders.
-
-    Args:
-        view: The view, with the cohort's rows.
-        targets: [n] int64, ascending rows.
-    """
+    """Prepare a forward pass of the clients' encoders for the rows `targets` [n], ascending, of a view."""
     # Encoders store the first-layer weights of all features that occur in a client's whole subgraph, so that
     # the batches of the impaired and of the whole subgraph have weights of the same form.
     whole, pairs = network.kernel.adapt_view(own_view(cohort)), None
@@ -186,6 +185,7 @@ def first_generator(impaired: Impaired, task: Task, config: AveragingSettings) -
     widths = [task.num_features, *[width] * network.layers]
     shared: Weights = dict(network.kernel.init(fold(key, "encoder"), widths, network.attention_heads))
     shared["missing.weight"] = glorot(fold(key, "missing"), width, fan=(width, 1))
+    # dGen: one number for a node
     shared["missing.bias"] = torch.zeros(())
     shape = (task.num_features, settings.generated * (width + 1))
     shared[FEATURES] = glorot(fold(key, "features"), *shape, fan=(width, task.num_features))
@@ -194,24 +194,15 @@ def first_generator(impaired: Impaired, task: Task, config: AveragingSettings) -
 
 
 def embeddings(generator: Generator, batch: Batch, network: Network) -> Tensor:
-    """Compute the embeddings of a batch's targets.
-
-    Returns:
-        z_v, [n, H].
-    """
+    """Compute the embeddings z_v of a batch's targets, [n, H]."""
     encoder = {name: w for name, w in generator.items() if name.startswith("layers.")}
     return network.kernel.forward(encoder, batch, None)
 
 
 def missing_scores(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
-    """Compute the scores whose positive part is the predicted number of each node's missing neighbours.
+    """Compute the scores s [n] whose positive part is the predicted number of missing neighbours.
 
-    Args:
-        z: [n, H], the embeddings.
-        client: [n] int64, the index in the cohort of each node's client.
-
-    Returns:
-        s, [n].
+    z [n, H] are the embeddings of nodes, and `client` [n] the indices in the cohort of their clients.
     """
     weight, bias = generator["missing.weight"], generator["missing.bias"]
     assert isinstance(weight, Tensor)
@@ -220,43 +211,29 @@ def missing_scores(generator: Generator, z: Tensor, client: Tensor) -> Tensor:
 
 
 def count_loss(scores: Tensor, missing: Tensor) -> Tensor:
-    """Compute the loss of each predicted number of missing neighbours.
+    """Compute the loss [n] of scores s [n], for n_v missing neighbours, [n].
 
-    Args:
-        scores: s, [n].
-        missing: The numbers n_v, [n].
-
-    Returns:
-        [n]: smooth L1(max(0, s) - n_v), and smooth L1(s - n_v) where s < 0 < n_v.
+    It is smooth L1(max(0, s) - n_v), and smooth L1(s - n_v) where s < 0 < n_v.
     """
+    # max(0, s) = 0 = n_v: no error, and no gradient that would push the score further down.
     is_right = (scores <= 0) & (missing == 0)
     return smooth_l1_loss(scores, missing, reduction="none").masked_fill(is_right, 0)
 
 
 def with_noise(z: Tensor, key: int, ids: Tensor) -> Tensor:
-    """Add standard normal noise to embeddings, and a column of ones for the bias.
+    """Add standard normal noise to embeddings z [n, H], and a column of ones for the bias: [n, H + 1].
 
-    Args:
-        z: [n, H].
-        ids: [n] int64, the ids of the rows.
-
-    Returns:
-        [n, H + 1].
+    The draws are keyed by the ids [n] of the rows.
     """
+    # fGen generates different neighbours of one node from different noise.
     noise = normal(key, ids, z.shape[1]).to(z.dtype)
     return torch.cat([z + noise, z.new_ones(len(z), 1)], 1)
 
 
 def per_client(x: Rows, client: Tensor, weights: Tensor) -> Tensor:
-    """Multiply the rows of each client by its matrix.
+    """Multiply the rows x [n, A] of each client by its matrix of `weights` [K, A, B]: [n, B].
 
-    Args:
-        x: [n, A].
-        client: [n] int64, ascending: the index in the cohort of each row's client.
-        weights: [K, A, B].
-
-    Returns:
-        [n, B].
+    `client` [n] is the index in the cohort of each row's client, ascending.
     """
     clients, width = weights.shape[:2]
     if isinstance(x, SparseMatrix):
@@ -276,9 +253,7 @@ def squared_lengths(x: Rows) -> Tensor:
 def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Tensor:
     """Compute the sum over clients of L^f: the distance of each generated neighbour to the closest candidate.
 
-    Args:
-        features: V of every client, [K, F, P * (H + 1)].
-        noisy: [m, H + 1], the embeddings of the nodes, with noise and the column of ones.
+    `features` is V of every client, [K, F, P * (H + 1)], and `noisy` the result of `with_noise`, [m, H + 1].
     """
     clients, _, columns = features.shape
     width = noisy.shape[1]
@@ -291,6 +266,7 @@ def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Ten
     products = (products[candidates.candidate] * noisy[candidates.node][:, None]).sum(2)  # [E, P]
     real = squared_lengths(candidates.x)[candidates.candidate]
     distance = length[candidates.node] - 2 * products + real[:, None]
+    # min_u |V_p z_v - x_u|^2, [m, P]
     closest = distance.new_full(length.shape, torch.inf).scatter_reduce(
         0, candidates.node[:, None].expand_as(distance), distance, "amin"
     )
@@ -299,15 +275,7 @@ def feature_loss(features: Tensor, noisy: Tensor, candidates: Candidates) -> Ten
 
 
 def counted(counts: Tensor, parts: int) -> Tensor:
-    """Return which generated neighbours of each node count: the first ones.
-
-    Args:
-        counts: [m] int64, how many count.
-        parts: P.
-
-    Returns:
-        [m, P] bool.
-    """
+    """Return which of a node's P generated neighbours count, the first `counts` [m] of them: [m, P] bool."""
     return torch.arange(parts, device=counts.device) < counts[:, None]
 
 
@@ -321,12 +289,14 @@ def train_alone(impaired: Impaired, generator: Generator, config: AveragingSetti
         current = with_values(generator, leaves)
         z = embeddings(current, impaired.batch, config.network)
         # L^d = 1 / |V_i-bar| sum_v smooth L1(n-tilde_v - n_v)
+        # Losses of clients add up; no client's generator enters another one's loss.
         loss = (count_loss(missing_scores(current, z, client), impaired.missing) * impaired.weight).sum()
         if len(impaired.taught):
             key = fold(config.run.seed, "generator noise", step)
             noisy = with_noise(z[impaired.taught], key, impaired.ids[impaired.taught])
             loss = loss + settings.feature_weight * feature_loss(leaves[FEATURES], noisy, impaired.candidates)
         gradients = dict(
+            # Without a node with hidden neighbours the features have no gradient; zeros leave them as is.
             zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
         )
         values, state = optimizer_step("adam", values, gradients, state, settings.generator_lr, 0.0)
@@ -337,16 +307,10 @@ def train_alone(impaired: Impaired, generator: Generator, config: AveragingSetti
 
 
 def generated_features(features: Tensor, noisy: Tensor, client: Tensor, part: int) -> Tensor:
-    """Compute the features of one generated neighbour of each node.
+    """Compute V_p z [n, F], the features of one generated neighbour of each node, p = `part` from 0.
 
-    Args:
-        features: V of every client, [K, F, P * (H + 1)].
-        noisy: [n, H + 1], embeddings with noise and the column of ones.
-        client: [n] int64, ascending: the index in the cohort of each node's client.
-        part: p, from 0.
-
-    Returns:
-        V_p z, [n, F].
+    `features` is V of every client, [K, F, P * (H + 1)], `noisy` the result of `with_noise`, [n, H + 1], and
+    `client` [n] the index in the cohort of each node's client, ascending.
     """
     width = noisy.shape[1]
     matrix = features[:, :, part * width : (part + 1) * width].transpose(1, 2)
@@ -355,8 +319,6 @@ def generated_features(features: Tensor, noisy: Tensor, client: Tensor, part: in
 
 def mend(cohort: Cohort, generator: Generator, config: AveragingSettings) -> tuple[View, Tensor, Tensor]:
     """Add generated neighbours to every client's subgraph.
-
-    In a graph with weights, an edge to a generated neighbour has the mean weight of the client's edges.
 
     Returns:
         The view of the mended subgraphs, [N] the view's row of each of the cohort's rows, and [K] the number
@@ -367,6 +329,7 @@ def mend(cohort: Cohort, generator: Generator, config: AveragingSettings) -> tup
     with torch.no_grad():
         batch = encoder_batch(exact, own_view(exact), rows, config.network)
         z = embeddings(generator, batch, config.network)
+        # In float64, so that every placement rounds alike (module docstring).
         counts = missing_scores(generator, z, cohort.client).round().long().clamp(0, settings.generated)
         noisy = with_noise(z, fold(config.run.seed, "generator noise", "mending"), cohort.id)
         features = generator[FEATURES]
@@ -379,10 +342,12 @@ def mend(cohort: Cohort, generator: Generator, config: AveragingSettings) -> tup
     centre = torch.cat(of_part)
     number = torch.cat([torch.full_like(nodes, part) for part, nodes in enumerate(of_part)])
     client = torch.cat([cohort.client, cohort.client[centre]])
+    # A view's rows are sorted by client; generated rows follow the client's own ones.
     order = torch.argsort(client, stable=True)
     place = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
     pairs = torch.stack([cohort.num_rows + torch.arange(len(centre), device=centre.device), centre])
     edges = place[torch.cat([cohort.edge_index, pairs, pairs.flip(0)], 1)]
+    # Generated edges, in both directions, have the mean weight of the client's edges.
     weight = None
     degree = torch.bincount(edges[1], minlength=len(order))
     if cohort.edge_weight is not None:

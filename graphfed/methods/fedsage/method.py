@@ -68,6 +68,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings)
     impaired = fed.clients.run(impair, data, config)
     generator = fed.clients.run(first_generator, impaired, task, config)
     generator = fed.clients.run(train_alone, impaired, generator, config)
+    # A single client has no other features to learn from.
     if config.exchange.cross_steps and fed.num_clients > 1:
         fed.begin("training generators with gradients from the features of other clients")
         generator = train_across(fed, data, impaired, generator, task, config)
@@ -75,6 +76,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings)
     prepared = fed.clients.run(program.prepare_view, data, view, place, config)
     state = program.start(fed, prepared, task, config)
     clients: Clients = state.prepared
+    # `start` makes `Clients`; the count of generated neighbours is added for the statistics.
     known = {f.name: getattr(clients, f.name) for f in fields(Clients)}
     return State(state.values, Mended(**known, generated=generated))
 
@@ -85,11 +87,7 @@ def with_name(generated: Tensor) -> dict[str, Tensor]:
 
 
 def client_statistics(fed: Federation, state: State, config: AveragingSettings) -> Located:
-    """Return the number of generated neighbours of each client; nothing is sent.
-
-    Returns:
-        At the clients: {"generated_neighbours": [K_h]}.
-    """
+    """Return {"generated_neighbours": [K_h]} at the clients; nothing is sent."""
     mended: Mended = state.prepared
     return fed.clients.run(with_name, mended.generated)
 

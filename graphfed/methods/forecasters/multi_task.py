@@ -118,6 +118,7 @@ def adjacency_rows(network: Network) -> Tensor:
     edges = network.edges
     rows = torch.zeros(edges.num_nodes, edges.num_nodes, device=edges.weight.device)
     rows[edges.sender, edges.receiver] = edges.weight.to(rows.dtype)
+    # A client's distance to itself is 0.
     return rows.fill_diagonal_(0)
 
 
@@ -129,6 +130,7 @@ def outgoing_edges(rows: Tensor, config: FmtlConfig) -> Neighbours:
     drawn = recurrent.first_forecaster(config.recurrent, config.run.seed, "cpu")
     weights = sum(w.numel() for w in drawn.values())
     size = weights * len(client) * torch.get_default_dtype().itemsize
+    # The squared penalty needs only a weighted sum of the neighbours' weights (`sum_of_neighbours`).
     if config.penalty.penalty == "norm" and size > MAX_BYTES:
         raise InputError(
             f"penalty=norm stores the {weights} weights of {len(client)} neighbours, {size / 2**30:.1f} GiB, "
@@ -142,6 +144,7 @@ def neighbour_ids(series: Series, rows: Tensor) -> ExchangeIds:
     """List the neighbours whose weights each client asks for; a client has one row, with its own id."""
     client, other = rows.nonzero(as_tuple=True)
     ids = torch.tensor(series.clients, device=rows.device)
+    # Every client has one row, named by its own id.
     return ExchangeIds(other, other, client, ids, torch.arange(len(ids), device=rows.device))
 
 
@@ -207,6 +210,7 @@ def squared_distances(own: Weights, sums: Weights, neighbours: Neighbours) -> Te
     That is alpha_i ||w_i||^2 - 2 <w_i, sum_j alpha_ij w_j> with alpha_i = sum_j alpha_ij.
     """
     count = len(next(iter(own.values())))
+    # ||w_i - w_j||^2 expanded: the neighbours' weights enter by their sum only, and ||w_j||^2 is constant.
     degree = neighbours.alpha.new_zeros(count).index_add_(0, neighbours.client, neighbours.alpha)
     terms = [
         (degree * w.flatten(1).square().sum(1)).sum() - 2 * (w * sums[name]).sum() for name, w in own.items()
@@ -219,6 +223,7 @@ def distances(own: Weights, received: Weights, neighbours: Neighbours) -> Tensor
     distance = torch.stack(
         [(w[neighbours.client] - received[name]).flatten(1).square().sum(1) for name, w in own.items()]
     ).sum(0)
+    # The root has no derivative at 0, and 0 * infinity would be NaN in the backward pass.
     differs = distance > 0
     return (neighbours.alpha * torch.where(differs, distance, 1.0).sqrt() * differs).sum()
 
@@ -228,6 +233,7 @@ def round(fed: Federation, state: State, config: FmtlConfig, number: int) -> Sta
     prepared: Prepared = state.prepared
     parts = []
     for name in prepared.names:
+        # One part of the weights at a time: with penalty=squared only its sum stays in memory.
         local_part = fed.clients.run(select_part, state.weights, name)
         part = fed.exchange(local_part, prepared.route, name="neighbour_weights", grad=False)
         if config.penalty.penalty == "squared":

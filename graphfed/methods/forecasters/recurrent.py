@@ -165,6 +165,7 @@ def training_batches(
     steps = epochs * -(-len(starts) // size)
     step = (number - 1) * steps
     for epoch in range(epochs):
+        # One order for all sensors, so that a batch is one tensor over sensors.
         order = permutation(fold(config.run.seed, "windows", number, epoch), len(starts)).to(starts.device)
         for part in forecasting.parts_of(len(order), size):
             batch = forecasting.batch_of(data, starts[order[part]])
@@ -199,6 +200,7 @@ def train_central(
     training = config.training
     for batch, teach in training_batches(data, config, number, epochs=1):
         gradients = gradients_alone(weights, batch, config.recurrent.layers, teach)
+        # `client_losses` are means of each sensor; here they are averaged over sensors.
         mean = {name: g / data.num_clients for name, g in gradients.items()}
         weights, optimizer = forecasting.descend(weights, mean, optimizer, training, training.lr)
     return weights, optimizer
@@ -258,6 +260,7 @@ def pass_over(
     (weights [P, ...]) -> a number that is added to the sum of the losses.
     """
     own, training = dict(weights), config.training
+    # Kept for clients that take no step.
     before = optimizer or init_state(training.optimizer, own)
     for batch, teach in training_batches(data, config, number, config.passes.local_epochs):
         gradients = gradients_alone(own, batch, config.recurrent.layers, teach)
@@ -266,8 +269,10 @@ def pass_over(
             more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
             gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
         own, optimizer = forecasting.descend(own, gradients, optimizer, training, training.lr)
+    # [P, S, n]: whether some reading of a training window counts in the loss
     read = windows(data.weight, data.starts("train"), data.split.lags, data.split.horizon)
     has_data = read.flatten(1).any(1)
+    # Weight decay alone would move the weights of a client without readings.
     if penalty is None and not bool(has_data.all()):
         own = {k: choose_rows(has_data, new, weights[k]) for k, new in own.items()}
         optimizer = {
@@ -298,6 +303,7 @@ def setup_own(fed: Federation, data: SensorData, config: LocalTraining, method: 
         InputError: Training does not see a sensor, which would have no weights to forecast with; the message
             names `method`.
     """
+    # A sensor that training does not see would have no weights to forecast with.
     if not fed.roster.all():
         raise InputError(
             f"{method} trains weights for every sensor, and a sensor that training does not see has none; "
@@ -328,6 +334,7 @@ def round_local(fed: Federation, state: State, config: LocalGruConfig, number: i
 def predict_own(fed: Federation, state: State, config: LocalTraining, target: str) -> Located:
     """Forecast at every client with its own weights and its own series."""
     series = scaled(fed, state.prepared.data, state.values["scaler"], config)
+    # Weights are of all clients, forecasts only of those that take part.
     own = fed.clients.run(forecasting.of_present, state.weights, fed.present())
     return fed.clients.run(forecast_target, series, own, target, config.recurrent.layers)
 
@@ -345,6 +352,7 @@ def setup_fedavg(fed: Federation, data: SensorData, task: Task, config: LocalGru
     values = {
         "weights": fed.server.run(first_forecaster, *first),
         "scaler": scaler,
+        # Every sensor draws the first weights itself; later rounds put the mean here.
         "own": fed.clients.run(first_forecaster, *first),
         "optimizer": fed.clients.run(dict),
     }

@@ -54,6 +54,7 @@ def repeat_last(series: Series, present: Tensor, target: str, missing: str) -> T
         return inputs[..., -1:].expand(*inputs.shape[:2], split.horizon)
     is_read = ~windows(series.missing, starts, 0, split.lags)
     steps = torch.arange(split.lags, device=starts.device)
+    # [P, W], the last step with a reading; -1 without one
     last = torch.where(is_read, steps, -1).amax(-1)
     value = inputs.gather(-1, last.clamp(min=0)[..., None])[..., 0]
     value = torch.where(last >= 0, value, own_mean(series)[:, None])
@@ -85,6 +86,7 @@ def average_of_past(series: Series, present: Tensor, target: str, missing: str) 
     """
     series = series.of(present)
     split, steps = series.split, torch.arange(series.num_steps, device=series.readings.device)
+    # From the general to the special: a mean of all, then of the time of day, then of the time of the week.
     minute = series.first_minute + series.step_minutes * steps
     seen = series.readings[:, : series.training_steps]
     weight = torch.ones_like(seen)
@@ -100,6 +102,7 @@ def average_of_past(series: Series, present: Tensor, target: str, missing: str) 
         )
         known = (count > 0)[:, slot]
         forecast = torch.where(known, (total / count.clamp(min=1))[:, slot], forecast)
+    # The steps after a window's inputs: [P, W, n]
     first = series.starts(target) + split.lags
     return forecast.unfold(-1, split.horizon, 1)[:, first]
 

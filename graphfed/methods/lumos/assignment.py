@@ -29,28 +29,13 @@ Cover = NDArray[np.bool_]
 
 
 def workloads(edges: Edges, cover: Cover, n: int) -> NDArray[np.int64]:
-    """Count the edges that are assigned to each node.
-
-    Args:
-        edges: [2, m].
-        cover: [2, m].
-
-    Returns:
-        [n] int64.
-    """
+    """Count the edges that a cover assigns to each node, [n]."""
     counts: NDArray[np.int64] = np.bincount(edges[cover], minlength=n)
     return counts
 
 
 def largest(edges: Edges, cover: Cover, n: int) -> int:
-    """Compute f(X), the largest workload.
-
-    Args:
-        edges: [2, m].
-        cover: [2, m].
-
-    Returns:
-        The largest workload; 0 without edges.
+    """Compute f(X), the largest workload; 0 without edges.
 
     Reference:
         Lumos, Eq. (10).
@@ -62,39 +47,24 @@ def largest(edges: Edges, cover: Cover, n: int) -> int:
 
 
 def pair_draws(key: int, own: Tensor, other: Tensor, n: int) -> Tensor:
-    """Draw a number for each ordered pair of nodes.
-
-    Args:
-        own: [p] first node of each pair.
-        other: [p] second node.
-
-    Returns:
-        [p] float64 in [0, 1).
-    """
+    """Draw a number in [0, 1) for each ordered pair of nodes, [p] float64."""
     return uniform(key, own * n + other)[:, 0]
 
 
 def number_of_moves(seed: int, step: int, u: int, workload: int) -> int:
-    """Draw how many edges u moves in a step: uniform on 1..max(1, round(ln workload)).
-
-    The paper's range 1..round(ln workload) is empty for a workload of 1.
-
-    Returns:
-        k, at most the workload.
+    """Draw k, how many edges u moves in a step: uniform on 1..max(1, round(ln workload)).
 
     Reference:
         Lumos, Alg. 2, l. 3.
     """
+    # The paper's range 1..round(ln workload) is empty for a workload of 1.
     most = max(1, round(math.log(workload))) if workload else 0
     return min(workload, 1 + int(most * float(uniform(fold(seed, "balance", "moves", step), _ids(u)))))
 
 
 def choose_among(seed: int, step: int, ids: Tensor) -> int:
-    """Choose one of several nodes at random, independently of their order.
-
-    Args:
-        ids: [m] ids of the nodes.
-    """
+    """Choose one of the nodes `ids` [m] at random, independently of their order; returns its place."""
+    # The largest of one draw for each id: the same choice whatever order the ids arrive in.
     return int(uniform(fold(seed, "balance", "maximum", step), ids)[:, 0].argmax())
 
 
@@ -102,18 +72,14 @@ def is_accepted(key: int, u: int, other: int, n: int, rise: int, temperature: fl
     """Decide whether a step that raises the largest workload by `rise` is accepted, with probability min(1,
     exp(-rise / temperature)).
 
-    The draw is that of the pair of u and u', as `at_most_pairs` draws it when it is simulated.
-
-    Args:
-        u: The node with the largest workload before the step.
-        other: The node with the largest workload after it, u'.
-        rise: f(X'_t) - f(X_t).
-        temperature: The temperature; the paper's is 1.
+    u and `other`, u' in the paper, are the nodes with the largest workload before and after the step.
 
     Reference:
         Lumos, Eq. (18).
     """
+    # The draw of the pair, as `at_most_pairs` makes it when it is simulated.
     draw = float(pair_draws(key, _ids(min(u, other)), _ids(max(u, other)), n))
+    # In whole numbers, as in the protocol, so that both decide alike.
     return bool(int(DRAWS * draw) < thresholds(np.array([rise]), temperature)[0])
 
 
@@ -149,19 +115,18 @@ def optimum(edges: Edges, n: int) -> Optimum:
     nodes that can be reached from those with workload k. Each of them has at least k - 1 edges, one has k,
     and all these edges are inside R: more than (k - 1) |R| edges.
 
-    Args:
-        edges: [2, m].
-
     Reference:
         docs/papers/lumos.md, "The balancing problem".
     """
     ends = np.asarray(edges, dtype=np.int64)
+    # A good start saves thousands of path searches.
     to_first = _initial_orientation(ends, n)
     while True:
         assignee, other = np.where(to_first, ends, ends[::-1])
         workload = np.bincount(assignee, minlength=n)
         k = int(workload.max(initial=0))
         edge_to, root, order = _search_paths(assignee, other, n, np.flatnonzero(workload == k))
+        # The first node gets k - 1 and the last at most k - 1, so no new node has k.
         low = order[workload[order] <= k - 2]
         if k == 0 or not len(low):
             dense = np.zeros(n, dtype=bool)
@@ -178,10 +143,11 @@ def optimum(edges: Edges, n: int) -> Optimum:
 
 def _initial_orientation(ends: Edges, n: int) -> Cover:
     """Assign each edge to the node of lower degree, then move edges in synchronous rounds to nodes with a
-    workload smaller by two. This saves thousands of path searches. True: assigned to the edge's first node.
+    workload smaller by two. True: assigned to the edge's first node, [m].
     """
     degree = np.bincount(ends.ravel(), minlength=n)
     to_first = degree[ends[0]] <= degree[ends[1]]
+    # The seed is fixed: it changes which optimum is found, and not its value.
     draw = np.random.default_rng(0)
     while True:
         assignee, other = np.where(to_first, ends, ends[::-1])
@@ -190,6 +156,7 @@ def _initial_orientation(ends: Edges, n: int) -> Cover:
         if not len(able):
             return np.asarray(to_first, dtype=bool)
         able = draw.permutation(able)
+        # At most one edge leaves a node and one enters it in a round, so that moves do not overshoot.
         able = able[np.unique(assignee[able], return_index=True)[1]]
         able = able[np.unique(other[able], return_index=True)[1]]
         to_first[able] ^= True
@@ -200,10 +167,10 @@ def _search_paths(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Search breadth-first along assigned edges from all roots.
 
-    Returns:
-        The edge by which each node was reached [n] (-1: none), the root of its tree [n] (-1: not reached),
-        and the nodes reached, in order.
+    Returns the edge by which each node was reached [n] (-1: none), the root of its tree [n] (-1: not
+    reached), and the nodes reached, in order.
     """
+    # Entries are the numbers of the edges.
     out = sp.csr_matrix((np.arange(len(assignee)), (assignee, other)), shape=(n, n))
     edge_to, root = np.full((2, n), -1)
     root[roots] = roots
@@ -214,6 +181,7 @@ def _search_paths(
         place = starts + np.arange(counts.sum())
         reached, edge = out.indices[place], out.data[place]
         new = root[reached] < 0
+        # A node that several edges reach keeps the first one: paths form trees.
         reached, first = np.unique(reached[new], return_index=True)
         edge = edge[new][first]
         edge_to[reached], root[reached] = edge, root[assignee[edge]]
@@ -244,12 +212,6 @@ def by_greedy(edges: Edges, n: int) -> Cover:
     """Run Alg. 1: v enters N_u if round(ln deg v) >= round(ln deg u); with equal values the edge is assigned
     to both.
 
-    Args:
-        edges: [2, m].
-
-    Returns:
-        [2, m] cover.
-
     Reference:
         Lumos, Alg. 1.
     """
@@ -263,14 +225,12 @@ def _greedy_sets(neighbours: Sequence[Sequence[int]]) -> list[set[int]]:
 
 
 def find_largest(workload: Sequence[int], neighbours: Sequence[Sequence[int]], seed: int, step: int) -> int:
-    """Find the node with the largest workload. A node without neighbours is no candidate.
-
-    Args:
-        step: The step, for the choice among equals.
+    """Find the node with the largest workload; `step` keys the choice among equals.
 
     Reference:
         Lumos, Alg. 3.
     """
+    # A node without neighbours has an empty tree in every assignment, and is no candidate.
     # Alg. 3, l. 1-9: operation 1, l. 14-15
     candidates = [
         v for v, nodes in enumerate(neighbours) if nodes and all(workload[v] >= workload[w] for w in nodes)
@@ -284,12 +244,7 @@ def find_largest(workload: Sequence[int], neighbours: Sequence[Sequence[int]], s
 def by_metropolis(
     edges: Edges, n: int, *, steps: int, temperature: float, seed: int
 ) -> tuple[Cover, list[int]]:
-    """Run Alg. 1 and then the search of Alg. 2.
-
-    Args:
-        edges: [2, m].
-        steps: T.
-        temperature: The temperature of Eq. (18); the paper's is 1.
+    """Run Alg. 1 and then T = `steps` steps of Alg. 2, with the temperature of Eq. (18).
 
     Returns:
         The best cover (among equals the earliest), and the largest workload before every step and after the
@@ -313,6 +268,7 @@ def by_metropolis(
         if step == steps:
             break
         k = number_of_moves(seed, step, u, f)  # l. 3
+        # Sorted, because the draws must not depend on the order of a set.
         own = torch.tensor(sorted(assigned[u]))  # l. 4
         draws = pair_draws(fold(seed, "balance", "neighbours", step), torch.full_like(own, u), own, n)
         chosen = own[draws.argsort(descending=True)[:k]].tolist()
@@ -334,7 +290,6 @@ def by_local_rule(
     """Run the local rule of balancer=local: every edge is assigned to one node.
 
     Args:
-        edges: [2, m].
         rounds: Largest number of rounds in which an edge moves to a node whose workload is smaller by two.
         shuffle_rounds: Number of rounds after these, in which a smaller workload is enough.
 
@@ -358,6 +313,7 @@ def by_local_rule(
         return np.zeros((2, 0), dtype=bool), [0]
     history = [int(np.bincount(list(assignee.values())).max())]
 
+    # All nodes decide on the workloads from before the round, as clients do that compare once.
     def one_round(number: int, margin: int) -> bool:
         workload = np.bincount(list(assignee.values()), minlength=n)
         offers: dict[int, list[int]] = {}
@@ -390,13 +346,6 @@ def by_local_rule(
 
 def filled(edges: Edges, cover: Cover, n: int, *, seed: int) -> Cover:
     """Assign edges to their other node too, up to the largest workload (fill_trees).
-
-    Args:
-        edges: [2, m].
-        cover: [2, m].
-
-    Returns:
-        [2, m] cover.
 
     Reference:
         docs/papers/lumos.md, "Filling the trees".

@@ -68,6 +68,7 @@ def balance(fed: Federation, rows: Located, balancing: Balancing, seed: int) -> 
             f"acceptance=hidden takes at most {MAX_BITS} bits, not degree_bits={bits}; "
             f"use degree_bits={MAX_BITS}, acceptance=opened or another balancer"
         )
+    # Every balancer starts from these; only fill_trees comes after all of them.
     neighbours = fed.clients.run(mcmc.make_neighbours, rows, fed.client_ids(), fed.num_clients)
     balanced = run_balancer(fed, rows, neighbours, balancing, seed)
     if not balancing.fill_trees:
@@ -85,6 +86,7 @@ def run_balancer(
         assignment = ask_oracle(fed, neighbours)
         return Balance(assignment, 0, 0, fed.server.run(constant, 0))
     pairs = open_pairs(fed, rows, name="balance")
+    # Alg. 1, l. 3: the start of all three balancers that follow
     order = mcmc.compare_degrees(fed, neighbours, pairs, balancing)
     if balancing.balancer == "greedy":
         assignment = fed.clients.run(assign_greedily, neighbours, order)
@@ -169,6 +171,7 @@ def assign_initially(neighbours: Neighbours, order: Tensor, seed: int) -> RuleSt
     client_id = neighbours.ids[neighbours.client]
     low, high = torch.minimum(client_id, neighbours.other), torch.maximum(client_id, neighbours.other)
     lower_takes = pair_draws(fold(seed, "balance", "tie"), low, high, neighbours.num_clients) < 0.5
+    # Both clients draw the same number, keyed by the smaller id first, so they agree without a message.
     local = torch.where(order == 0, lower_takes == (client_id == low), order < 0)
     workload = neighbours.count(local.nonzero()[:, 0])
     changed = torch.ones_like(workload, dtype=torch.bool)
@@ -217,6 +220,7 @@ def comparison_operands(
 
     The client u that has the edge enters wl(u), the other client v enters wl(v) + margin.
     """
+    # Exactly one client of an edge has it, so exactly one asks.
     asks = state.local[which]
     return state.workload[neighbours.client[which]] + (~asks).long() * margin, asks
 
@@ -226,6 +230,7 @@ def record_outcomes(neighbours: Neighbours, state: RuleState, which: Tensor, out
     margin.
     """
     movable = state.movable.clone()
+    # Both clients learn the outcome, so the neighbour knows from whom an offer may come.
     movable[which] = outcome > 0
     outcomes = state.outcomes + neighbours.count(which)
     return replace(state, movable=movable, outcomes=outcomes, changed=torch.zeros_like(state.changed))
@@ -276,6 +281,7 @@ def draw_offers(
     remote_rows = (state.movable & ~state.local).nonzero()[:, 0]
     draws = neighbours.draws(fold(seed, "balance", "offer", round_number), local_rows)
     chosen = neighbours.best_of_each(local_rows, draws)
+    # Neighbours expect a message about every movable edge, also if nothing is offered.
     return chosen, torch.isin(local_rows, chosen).byte(), local_rows, remote_rows
 
 
@@ -304,6 +310,7 @@ def move_edges(
     # The client that has just taken an edge had the smaller workload, so it may not pass the edge back. If a
     # workload has changed, the next comparison decides again.
     movable[moved_away] = movable[taken] = False
+    # A client takes at most one edge, from a neighbour with a larger workload: the largest never rises.
     workload = state.workload - neighbours.count(moved_away) + neighbours.count(taken)
     return RuleState(local, movable, workload, state.outcomes, workload != state.workload)
 
@@ -327,6 +334,7 @@ def fill_trees(
     """Let every client take further edges into its tree, up to the largest workload of the assignment."""
     largest = 0
     # A binary search, from the highest bit: every question costs one byte of each client.
+    # The number of questions does not depend on the answers.
     for bit in reversed(range(degree_bits)):
         answers = fed.clients.run(has_workload, neighbours, assignment, largest + 2**bit)
         if any_client(fed, answers, "balance/has_workload"):
@@ -345,6 +353,7 @@ def draw_additions(neighbours: Neighbours, assignment: Assignment, largest: int,
     """Draw the edges that each client takes into its tree too, as rows in ascending order: as many of those
     that only the neighbour has as leave its workload at most `largest`.
     """
+    # Never negative: `largest` is the maximum over all clients.
     room = largest - neighbours.count(assignment.local.nonzero()[:, 0])
     rows = (~assignment.local).nonzero()[:, 0]
     order = neighbours.draws(fold(seed, "balance", "fill"), rows).argsort(descending=True, stable=True)
@@ -390,6 +399,7 @@ def solve_exactly(table: RouteTable) -> Tensor:
     client_id, other = table.client, table.ids[table.index]
     low, high = torch.minimum(client_id, other), torch.maximum(client_id, other)
     num_clients = int(high.max()) + 1 if len(high) else 0
+    # Both clients of an edge have sent it; the solver gets it once.
     codes, edge = torch.unique(low * num_clients + high, return_inverse=True)
     edges = torch.stack([codes // max(num_clients, 1), codes % max(num_clients, 1)])
     assignee = torch.from_numpy(optimum(edges.cpu().numpy(), num_clients).assignee).to(client_id.device)

@@ -62,6 +62,7 @@ class BitMatrix:
         """Build a matrix from bits [E] bool and their columns [E] int32, row after row; sizes [P] int64: the
         bits of each row.
         """
+        # Sorted in each row into ones and then zeros: a bag of `embedding_bag` is a range of columns.
         ends = sizes.cumsum(0)
         starts = ends - sizes
         sums = torch.cat([bits.new_zeros(1, dtype=torch.int32), bits.cumsum(0, dtype=torch.int32)])
@@ -72,6 +73,7 @@ class BitMatrix:
             some = slice(int(starts[rows][0]), int(ends[rows][-1]))
             bit, before = bits[some], sums[:-1][some]
             row = torch.repeat_interleave(torch.arange(len(sizes[rows]), device=bit.device), sizes[rows])
+            # `sums` counts the ones before each bit, so ranks need no sort.
             first, base = starts[rows][row], sums[starts[rows]][row]
             rank = before - base  # number of ones before it in its row
             place = torch.arange(some.start, some.stop, device=bit.device)
@@ -108,6 +110,7 @@ def _transposed(columns: Tensor, offsets: Tensor, start: int, stop: int, width: 
     """List which (row, bit) of the rows start..stop-1 have a bit in each column, by a counting sort."""
     pointers = offsets[2 * start : 2 * stop + 1]
     some = columns[int(pointers[0]) : int(pointers[-1])]
+    # scipy turns the matrix around; its values are not used.
     parts = (np.ones(len(some), dtype=np.int8), some.cpu().numpy(), (pointers - pointers[0]).cpu().numpy())
     turned = sp.csr_matrix(parts, shape=(2 * (stop - start), width)).tocsc()
     indices, indptr = (torch.from_numpy(x).to(columns.device) for x in (turned.indices, turned.indptr))
@@ -116,6 +119,7 @@ def _transposed(columns: Tensor, offsets: Tensor, start: int, stop: int, width: 
 
 def _sums(columns: Tensor, offsets: Tensor, dense: Tensor) -> Tensor:
     """Add up the rows of `dense` that each bag names."""
+    # `embedding_bag` refuses an empty list.
     if not len(columns):
         return dense.new_zeros(len(offsets) - 1, dense.shape[1])
     total: Tensor = embedding_bag(columns, dense, offsets.int(), mode="sum", include_last_offset=True)
@@ -133,6 +137,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         matrix: BitMatrix = ctx.matrix
+        # The transpose, block by block: the rows of a gradient that a block looks up stay in the cache.
         total, start = grad.new_zeros(matrix.width, grad.shape[1]), 0
         for rows, offsets in matrix.blocks:
             some = slice(start, start + BLOCK)
@@ -187,6 +192,7 @@ def neighbour_rows(cohort: Cohort) -> PairRows:
         )
     if cohort.cross_weight is not None:
         raise InputError(NO_WEIGHTS)
+    # Sorted by client and then by neighbour, as `mcmc.Neighbours` needs them.
     order = torch.argsort(cohort.cross_row * (1 << 32) + cohort.cross_client)
     return PairRows(cohort.cross_row[order], cohort.cross_client[order])
 
@@ -227,6 +233,7 @@ def build_trees(
     fused = config.trees.trainer == "fused" and config.trees.virtual_nodes
     if not fused or config.network.layers > FUSED_LAYERS:
         blocks = forest.blocks(config.network.backbone, config.network.attention_heads)
+    # Without virtual nodes a client has one node in its neighbourhood, and not a copy for each pair.
     own = torch.cat([owner, lone]) if forest.virtual else torch.arange(len(ids), device=ids.device)
     # POOL is over own leaves and those in the trees of receivers.
     leaves = torch.bincount(own, minlength=len(ids)) + arriving
@@ -258,10 +265,7 @@ def pool_matrix(rows: Tensor, leaves: Tensor) -> SparseMatrix:
 
 @dataclass(frozen=True, eq=False)
 class Exclusions:
-    """The clients that a client must not draw: itself and its neighbours.
-
-    The k-th smallest id that is left to client i is found by one binary search: an excluded id, less the
-    number of excluded ids before it, is the number of allowed ids below it.
+    """The clients that a client must not draw: itself and its neighbours, indexed for a binary search.
 
     Attributes:
         codes: [C + n] ascending: client * num_clients + (excluded id - excluded ids before it).
@@ -284,6 +288,7 @@ def make_exclusions(rows: PairRows, ids: Tensor, num_clients: int) -> Exclusions
     count = torch.bincount(client, minlength=len(ids))
     start = count.cumsum(0) - count
     rank = torch.arange(len(client), device=client.device) - start[client]
+    # An excluded id, less the excluded ids before it, is the number of allowed ids below it.
     return Exclusions(client * num_clients + other - rank, start, num_clients - count, num_clients)
 
 
@@ -297,6 +302,7 @@ def draw_negatives(
     pairs = torch.repeat_interleave(torch.arange(forest.num_pairs, device=ids.device), negatives)
     which = torch.arange(len(pairs), device=ids.device) % negatives
     client = trees.leaf_owners[pairs]
+    # A client that is a neighbour of everyone has nobody to draw.
     available = exclusions.free[client] > 0
     pairs, which, client = pairs[available], which[available], client[available]
     # A pair's draw is keyed by the id of its leaf, so that it does not depend on the placement.
@@ -304,6 +310,7 @@ def draw_negatives(
     draw = uniform(key, words)[:, 0]
     rank = (draw * exclusions.free[client]).long().clamp(max=exclusions.free[client] - 1)
     before = torch.searchsorted(exclusions.codes, client * exclusions.num_clients + rank, right=True)
+    # Each excluded id at or below moves the result up by one.
     drawn = rank + before - exclusions.start[client]
     everyone = torch.arange(len(ids), device=ids.device)
     return ExchangeIds(drawn, drawn, client, ids, everyone)

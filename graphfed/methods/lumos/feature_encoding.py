@@ -89,8 +89,10 @@ def encode(
     """
     encoding, noise = config.encoding, noise_of(config.noise)
     num_clients, width = len(ids), x.shape[1]
+    # r(u); a client without a receiver has no bin, with pad_bins too.
     count = torch.bincount(rows, minlength=num_clients)
     num_bins = count if encoding.pad_bins is None else torch.where(count > 0, encoding.pad_bins, 0)
+    # From a public key, so that a receiver knows the coordinates of its bin without a message.
     bins = assign_bins(bin_key(config.run.seed), ids, width, num_bins)
     # Eq. (26), for every coordinate once
     packed = encode_bins(
@@ -105,6 +107,7 @@ def encode(
         config.bounds.feature_high,
     )
     chosen = _chosen_bins(rows, count, ids, receiver, noise, encoding.pad_bins)
+    # A number among the bins of all clients
     number = bins.first[rows] + chosen
     # A bin that several receivers get spends its budget once.
     size, sent_bins = bins.size[number], torch.unique(number)
@@ -113,6 +116,7 @@ def encode(
         header=torch.stack([num_bins[rows], chosen], 1).int(),
         flat=_cut_bins(packed, rows, bins.start[number], size),
         lengths=bytes_of_bins(size),
+        # One receiver alone: of the largest bin. All together: of every bin that was sent, each counted once.
         epsilon=budget_spent.new_zeros(num_clients).scatter_reduce(0, rows, budget_spent[number], "amax"),
         colluding=budget_spent.new_zeros(num_clients).index_add(
             0, bins.client[sent_bins], budget_spent[sent_bins]
@@ -134,6 +138,7 @@ def bytes_of_bins(size: Tensor) -> Tensor:
 def _budget_spent(size: Tensor, encoding: Encoding, width: int) -> Tensor:
     """Return the budget that all bits of each bin spend together, float64."""
     whole = budget_of(encoding.accounting, encoding.epsilon, width, size) * size
+    # With more bins than coordinates some are empty; their budget would be eps / 0.
     return torch.where(size > 0, whole, 0.0)
 
 
@@ -146,20 +151,23 @@ def _chosen_bins(
     too.
     """
     # The draws are 32-bit words: the factor keeps the receivers of a client together.
+    # From the noise and not from the public key: nobody else may know which receiver has which bin.
     draw = noise.words("lumos/receivers", entry_words(ids[rows], receiver), 1)[:, 0].long()
     order = torch.argsort(rows * (1 << 33) + draw)
     first = count.cumsum(0) - count
     rank = torch.empty_like(rows)
+    # `rows` is ascending, so the sorted rows have the same clients in the same places.
     rank[order] = torch.arange(len(rows), device=rows.device) - first[rows]
     if pad_bins is None:
         return rank
     bins = torch.argsort(noise.words("lumos/order of bins", ids, pad_bins), 1)
+    # With more receivers than bins, some receivers share one.
     return bins[rows, rank % pad_bins]
 
 
 def _cut_bins(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tensor:
-    """Cut the bits start .. start + size - 1 out of each client's packed bits [n, D] and pack them, one row
-    for each of `rows` [R] ascending: [B] uint8.
+    """Cut the bits start .. start + size - 1 out of each client's packed bits [n, D] for each of `rows` [R],
+    ascending, and pack them: [B] uint8.
     """
     lengths, width = bytes_of_bins(size), 8 * packed.shape[1]
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=packed.device)
@@ -190,6 +198,7 @@ def announced_sizes(header: Tensor, width: int) -> Tensor:
     wrong = ((number < 0) | (number >= num_bins)).nonzero()[:, 0]
     if len(wrong):
         raise InputError(f"a client sent bin {int(number[wrong[0]])} of {int(num_bins[wrong[0]])} bins")
+    # The sizes of `assign_bins`: the first `width % num_bins` bins have one coordinate more.
     return width // num_bins + (number < width % num_bins)
 
 
@@ -200,10 +209,10 @@ def received_features(
     coordinate of a bin.
 
     Args:
-        header: [P, 2] headers.
-        flat: [B] uint8 packed bits, row after row.
-        sender: [P] stable ids of the senders.
-        width: Features, d.
+        header: [P, 2], as `EncodedFeatures.header` has them.
+        flat: [B] uint8, the packed bits row after row.
+        sender: [P] stable ids of the clients that sent them.
+        width: The number of features d, which everyone knows.
 
     Raises:
         InputError: A header names a bin that does not exist, or a client has sent different headers.
@@ -217,7 +226,9 @@ def received_features(
     if not torch.equal(num_bins[first][sender_index], num_bins) or not torch.equal(bins.size[number], size):
         raise InputError("a client has sent two of its receivers different numbers of bins")
     encoding = config.encoding
+    # An empty bin has no bits, so its budget is not used.
     budget = budget_of(encoding.accounting, encoding.epsilon, width, size.clamp(min=1))
+    # [P, 2]: a bin has one value for its ones and one for its zeros.
     values = torch.stack(_deviations(budget, size, width, encoding, config.bounds), 1).to(
         torch.get_default_dtype()
     )
@@ -225,6 +236,7 @@ def received_features(
     bits = torch.empty(len(columns), dtype=torch.bool, device=flat.device)
     ends, starts = size.cumsum(0), 8 * (bytes_of_bins(size).cumsum(0) - bytes_of_bins(size))
     widest = int(size.max()) if len(size) else 1
+    # Some pairs at a time: the places of all bits together would take 8 bytes for each bit.
     for pairs in chunks(len(size), widest):
         some = slice(int((ends - size)[pairs.start]), int(ends[pairs.stop - 1]))
         places = ranges(sender_index[pairs] * width + bins.start[number[pairs]], size[pairs])
@@ -250,6 +262,7 @@ def _deviations(
     each.
     """
     low, high = bounds.feature_low, bounds.feature_high
+    # c = (e^e' + 1) / (e^e' - 1)
     c = gain(budget)
     # Eq. (27): U = (a + b) / 2 +- (b - a) / 2 c
     up, down = ((low + high) / 2 + sign * (high - low) / 2 * c for sign in (1, -1))
@@ -257,7 +270,9 @@ def _deviations(
     if encoding.decode == "unread":
         shrinkage = torch.zeros_like(c)
     elif encoding.decode == "shrunk":
+        # Least mean squared error if the feature varies by (b - a) / 2 about m, and the bit by c times that
         shrinkage = 1 / (1 + c * c)
     else:
+        # d / |bin|: unbiased over the choice of the bin's coordinates too
         shrinkage = width / size.clamp(min=1) if encoding.rescale else torch.ones_like(c)
     return shrinkage * (up - encoding.unsent_value), shrinkage * (down - encoding.unsent_value)

@@ -117,14 +117,13 @@ def index_type(width: int) -> torch.dtype:
 
 
 def noised_features(cohort: Cohort, config: LpgnnConfig) -> Tensor:
-    """Noise features by the multi-bit mechanism.
-
-    Returns:
-        [N, B] uint8: the m coordinates that each node sends, of `index_type`, and then their packed bits.
+    """Noise features by the multi-bit mechanism: [N, B] uint8, the m coordinates that each node sends, of
+    `index_type`, and then their packed bits.
     """
     assert cohort.x is not None
     bounds, noise = (config.bounds.feature_low, config.bounds.feature_high), noise_of(config.noise)
     columns, bits = multi_bit(cohort.x, cohort.id, noise, "features", config.release.epsilon_x, *bounds)
+    # One matrix of bytes, so that coordinates and bits travel as one message.
     numbers = columns.to(index_type(cohort.num_features)).view(torch.uint8)
     return torch.cat([numbers, pack_bits(bits)], 1)
 
@@ -193,8 +192,10 @@ def collect_release(
     Raises:
         InputError: An edge leads to a node that no client has.
     """
+    # Neighbours arrive node after node, so the degrees say whose they are.
     row = torch.repeat_interleave(table.index, degrees.long())
     place = torch.searchsorted(table.ids, neighbours.ids).clamp(max=max(len(table.ids) - 1, 0))
+    # `searchsorted` finds a place for any id, also for one that no client has.
     lost = (table.ids[place] != neighbours.ids).nonzero()[:, 0]
     if len(lost):
         raise InputError(
@@ -230,6 +231,7 @@ class ServerData:
 def propagation_matrix(edges: Tensor, weight: Tensor | None, degree: Tensor) -> SparseMatrix:
     """Compute D^{-1/2} A D^{-1/2} without self-loops; rows of isolated nodes are empty."""
     n, (source, target) = len(degree), edges
+    # An isolated node has an empty row; 1 only prevents a division by 0.
     scale = torch.where(degree > 0, degree, 1).double().rsqrt()
     value = scale[source] * scale[target] * (1 if weight is None else weight)
     return SparseMatrix.from_coo(target, source, value.to(torch.get_default_dtype()), (n, n))
@@ -250,6 +252,7 @@ def decode_features(released_data: Mapping[str, Tensor], width: int, config: Lpg
     columns = released_data["features"][:, :numbers].contiguous().view(index_type(width)).long()
     bits = unpack_bits(released_data["features"][:, numbers:], count)
     decoded_values = decode_one_bit(bits, epsilon / count, low, high, width / count)
+    # Coordinates that were not sampled are the middle of the bounds, as the unbiased decoder needs.
     x = torch.full(
         (len(columns), width), (low + high) / 2, dtype=decoded_values.dtype, device=decoded_values.device
     )
@@ -264,6 +267,7 @@ def prepare_server(released_data: dict[str, Tensor], task: Task, config: LpgnnCo
     matrix = propagation_matrix(edges, weight, degree)
     x = propagate(matrix, decode_features(released_data, task.num_features, config), release.k_x)
     if release.standardise:
+        # From released data, so dividing by it costs no privacy.
         spread = x.std(correction=0)
         x = x / torch.where(spread > 0, spread, 1)
     labels, prepared_data = released_data["labels"].long(), torch.arange(n, device=edges.device)
@@ -281,7 +285,9 @@ def prepare_server(released_data: dict[str, Tensor], task: Task, config: LpgnnCo
     decoded_values = one_hot(labels.clamp(min=0), task.num_classes).to(x.dtype) * (labels >= 0)[:, None]
     target = labels
     if release.denoise:
+        # y~ = KProp(y'): noise of single labels averages out over a neighbourhood.
         smooth = propagate(matrix, decoded_values, release.k_y)
+        # A node without a labelled node k_y steps away keeps its own released label.
         target = torch.where(smooth.any(1), smooth.argmax(1), labels)
     training = (released_data["roles"] & TRAIN > 0).nonzero()[:, 0]
     return ServerData(
@@ -297,6 +303,7 @@ def loss_of(prepared_data: ServerData, logits: Tensor, release: Release) -> Tens
     """Compute the loss of the logits [U, C] of all nodes."""
     if not release.denoise:
         return cross_entropy(logits[prepared_data.training], prepared_data.target)
+    # p(y' | x) = p(y | x) T, smoothed as the labels are
     noisy = propagate(prepared_data.propagation, logits.softmax(1) @ prepared_data.response, release.k_y)
     return nll_loss(noisy[prepared_data.training].log_softmax(1), prepared_data.target)
 

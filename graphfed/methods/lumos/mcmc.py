@@ -91,6 +91,7 @@ class Neighbours:
 
     def best_of_each(self, rows: Tensor, draws: Tensor) -> Tensor:
         """Return for each client with some of the rows the one with its largest draw; all ascending."""
+        # Two stable sorts: by client, and within a client by draw. The last row of a client is the largest.
         order = draws.argsort(stable=True)
         order = order[self.client[rows[order]].argsort(stable=True)]
         client = self.client[rows[order]]
@@ -195,6 +196,7 @@ def log_degrees(neighbours: Neighbours, degree_bits: int) -> Tensor:
             f"client {int(neighbours.ids[degree.argmax()])} has more than the {2**degree_bits - 1} "
             f"neighbours that degree_bits={degree_bits} allows; use a larger number (at most 31)"
         )
+    # 0 without neighbours. float64, so that all participants round alike.
     return degree.clamp(min=1).double().log().round().long()[neighbours.client]
 
 
@@ -282,6 +284,7 @@ def draw_moves(neighbours: Neighbours, chain: Chain, chosen: Tensor, seed: int, 
     rows = rows[chain.local[rows]]  # N_u
     # Alg. 2, l. 4
     draws = neighbours.draws(fold(seed, "balance", "neighbours", step), rows)
+    # The k largest draws: k members without replacement
     return rows[draws.argsort(descending=True)[:k].sort().values]
 
 
@@ -309,6 +312,7 @@ def chain_history(chain: Chain, outcomes: Tensor) -> Tensor:
 
 def finish_search(best: Chain, outcomes: Tensor, *history: Tensor) -> Assignment:
     """Build the assignment of the best state."""
+    # The best state and not the last one: a step may raise the largest workload.
     return Assignment(best.local, best.remote, outcomes, torch.stack(history))
 
 
@@ -349,6 +353,7 @@ def search(
     other_pairs = fed.server.run(constant, 0, str(fed.device))
     current, outcomes = find_largest(fed, neighbours, pairs, chain, None, empty, outcomes, balancing)
     history = [fed.clients.run(chain_history, current.chain, outcomes)]
+    # `calls` counts what the paper's search would compare; the ledger has what was compared.
     best, calls = current, 1
     if not fed.control(has_candidates, current.candidates, values={"goes_on": bool})["goes_on"]:
         assignment = fed.clients.run(finish_search, best.chain, outcomes, *history)
@@ -371,6 +376,7 @@ def search(
         moved, changed = fed.clients.run(  # l. 5
             move_edges, neighbours, current.chain, moved_away, received, outputs=2
         )
+        # Two clients whose workloads have not changed know the outcome of comparing them already.
         since = None if all_pairs else changed
         known = empty if all_pairs else current.candidates
         proposed, outcomes = find_largest(  # l. 6
@@ -393,6 +399,7 @@ def search(
         )
         decided = fed.control(read_decision, accepted, better, values={"accepted": bool, "better": bool})
         if decided["accepted"]:  # l. 8: X_{t+1} = X'_t, otherwise X_{t+1} = X_t
+            # After a rejected step `current` still has the outcomes that clients knew before it.
             current = proposed
             if decided["better"]:
                 best, best_largest = proposed, other
@@ -559,6 +566,7 @@ def list_candidates(before: Tensor, staying: RouteTable, new: RouteTable) -> tup
     """
     now = torch.cat([staying.ids, new.ids]).sort().values
     pairs = len(new.ids) * len(now)
+    # Refused before memory is taken: the first list alone may have millions of pairs.
     if pairs > MAX_PAIRS:
         raise InputError(
             f"balancer=mcmc lets {len(now)} clients compare with each other, in {pairs:.3g} pairs, more than "
@@ -589,12 +597,14 @@ def meet_candidates(
         left, arrivals = changes[0, 1 : 1 + count], changes[0, 1 + count :]
     stays = torch.zeros_like(chain.candidate)
     stays[staying] = True
+    # Outcomes with candidates that have left, or whose workload has changed, no longer hold.
     gone = torch.zeros(neighbours.num_clients, dtype=torch.bool, device=stays.device)
     gone[left] = True
     kept = stays[chain.larger.client] & ~gone[chain.larger.other]
     larger = PairRows(chain.larger.client[kept], chain.larger.other[kept])
     client = torch.cat([new.repeat_interleave(len(everyone)), staying.repeat_interleave(len(arrivals))])
     other = torch.cat([everyone.repeat(len(new)), arrivals.repeat(len(staying))])
+    # A new candidate is in the full list itself.
     apart = neighbours.ids[client] != other
     client, other = client[apart], other[apart]
     order = client.argsort(stable=True)
@@ -661,6 +671,7 @@ def decide_step(
     accepted = fed.clients.run(
         report_acceptance, neighbours, *chains, largest, counterpart, rows, outcome, key, temperature
     )
+    # The route has all largest clients; those other than u report 0.
     accepted = fed.upload(accepted, current.route, name="balance/accepted", grad=False)
     outcomes = fed.clients.run(count_outcomes, rows, outcomes, which)
 

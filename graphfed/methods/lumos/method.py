@@ -128,6 +128,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
     fed.begin(f"comparing degrees between neighbours ({fed.num_clients} clients)")
     balanced = balancing.balance(fed, rows, config.balancing, config.run.seed)
     fed.begin("encoding and sending the features")
+    # A value of the state: after an interruption nothing is balanced again.
     assignment = fed.clients.run(to_values, balanced.assignment)
     if GRADIENTS[config.sums.aggregation].per_client:
         # Refuse now: once features are sent, their budget is spent.
@@ -142,6 +143,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
         "sent": sent,
         "balance": fed.server.run(balance_facts, balanced.candidate_pairs, balanced.rounds, balanced.calls),
     }
+    # The rest draws nothing and spends no budget, so a resumed run does the same.
     return restore(fed, data, task, config, values)
 
 
@@ -154,6 +156,7 @@ def restore(
     fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
     rows, ids = fed.clients.run(neighbour_rows, data), fed.client_ids()
     assignment, features = values["assignment"], values["features"]
+    # Checkpoints have the bits as they arrived; decoded features take more memory.
     noised = fed.clients.run(decode_features, data, rows, assignment, features, config)
     trees = fed.clients.run(client_trees.build_trees, data, ids, rows, assignment, noised, config)
     pairs = open_pairs(fed, rows, name="lumos")
@@ -191,6 +194,7 @@ def send_features(
     )
     protection = noise_of(config.noise).protection(feature_encoding.receiver_mechanism(config.encoding))
     headers = send(fed, pairs, header, receivers, assigned, name="lumos/bins", protection="plaintext")
+    # Headers first: a receiver must know how many bytes of bits to expect from each client.
     sizes = fed.clients.run(expected_bytes, headers, task.num_features)
     bits = send_bytes(
         fed,
@@ -296,6 +300,7 @@ def client_figures(
     """
     cohort, assigned = trees.cohort, trees.forest.workload
     receivers = torch.bincount(trees.receivers, minlength=len(assigned))
+    # Embeddings of leaves, sent and received
     moved = assigned + receivers
     if cohort.links is not None:
         moved = moved + assigned * (1 + negatives)
@@ -393,6 +398,7 @@ def multiply_features(trees: ClientTrees, weight: Tensor) -> tuple[Tensor, Tenso
     assert x is not None
     if weight.dim() == 3:  # every client has a copy of its own
         dense = x.to_dense() if isinstance(x, SparseMatrix) else x
+        # A `BitMatrix` multiplies by one matrix; copies need the rows themselves.
         received = trees.noised.to_dense() + trees.unsent_value
         return multiply(dense, weight, forest.clients), multiply(received, weight, forest.client)
     own = spmm(x, weight) if isinstance(x, SparseMatrix) else x @ weight
@@ -484,6 +490,7 @@ def check_memory(ids: Tensor, assignment: dict[str, Tensor], task: Task, network
     weights = initial_weights(task, network, 0, "cpu")
     n, rows = len(ids), len(ids) + int(assignment["local"].sum())
     first = weights["layers.0.weight"]
+    # Copies and gradients of all weights; the first layer's are gathered for each row (`tree.multiply`).
     need = (2 * n * sum(w.numel() for w in weights.values()) + 2 * rows * first.numel()) * first.itemsize
     if need > MAX_BYTES:
         raise InputError(

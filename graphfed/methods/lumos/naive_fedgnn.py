@@ -127,6 +127,7 @@ def check_graph(graph: Graph, config: NaiveFedgnnConfig) -> None:
 def feature_mechanism(width: int, release: Release, bounds: FeatureBounds) -> Mechanism:
     """Describe the release of a node's features [F], with F = width."""
     low, high = bounds.feature_low, bounds.feature_high
+    # The sensitivity follows from the bounds, which are public; features outside them are refused.
     return gaussian_mechanism(release.budget, release.delta, width, low, high, release.max_set_features)
 
 
@@ -155,6 +156,7 @@ def noised_features(cohort: Cohort, config: NaiveFedgnnConfig) -> Tensor:
 
 def noised_edges(cohort: Cohort, num_nodes: int, config: NaiveFedgnnConfig) -> Tensor:
     """Flip the bits that each node reports and pack them; see `privacy.edges`."""
+    # Every node reports half of its pairs, and each pair is reported once (`privacy.edges`).
     row = torch.cat([cohort.edge_index[1], cohort.cross_row])
     neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
     noise, epsilon = noise_of(config.noise), config.release.budget
@@ -210,6 +212,7 @@ def make_symmetric_graph(u: Tensor, v: Tensor, ids: Tensor, dtype: torch.dtype) 
     a, b = u.cpu().numpy(), v.cpu().numpy()
     row, column = np.concatenate([a, b, nodes]), np.concatenate([b, a, nodes])
     matrix = sp.coo_matrix((np.ones(len(row), dtype=np.int8), (row, column)), shape=(n, n)).tocsr()
+    # Freed now: with tens of millions of edges each array is hundreds of megabytes.
     del row, column
     # The transpose is the same matrix, with sorted rows.
     matrix = matrix.T.tocsr()
@@ -242,6 +245,7 @@ class _Sum(torch.autograd.Function):
 
 def gcn(weights: dict[str, Tensor], graph: SymmetricGraph, x: Tensor, dropout: Dropout | None) -> Tensor:
     """Run `backbones.gcn_forward` on the features x [N, F] of all nodes."""
+    # D^{-1/2} (A + I) D^{-1/2} as a scaling before and after the sum, so that no values are stored at edges.
     scale = graph.degree.to(x.dtype).rsqrt()[:, None]
     layers = _layers(weights)
     h = x
@@ -279,6 +283,7 @@ class _Attention(torch.autograd.Function):
             largest_source = torch.segment_reduce(source_scores, "max", offsets=indptr, unsafe=True)
             top[rows] = leaky_relu(target[rows] + largest_source, SLOPE)
             score = leaky_relu(source_scores.add_(_spread(target[rows], counts)), SLOPE)
+            # Shifted by the largest score, so that exp does not overflow.
             weight = score.sub_(_spread(top[rows], counts)).exp_()
             total[rows] = torch.segment_reduce(weight, "sum", offsets=indptr, unsafe=True)
             out[rows] = _times(indptr, indices, weight, z) / total[rows, None]
@@ -306,6 +311,7 @@ class _Attention(torch.autograd.Function):
             inner = torch.sparse.sampled_addmm(csr, z[rows], grad.t(), beta=0.0).values()
             to_score = inner.sub(mean_inner.index_select(0, indices)).mul_(alpha).mul_(slope)
             to_source[rows] = torch.segment_reduce(to_score, "sum", offsets=indptr, unsafe=True)
+            # A target is in many parts, so its gradient is added up; all entries of a source are in one.
             to_target.index_add_(0, indices, to_score)
         return None, to_z, to_target, to_source
 
@@ -399,11 +405,14 @@ def draw_pairs(graph: SymmetricGraph, key: int) -> tuple[Tensor, Tensor]:
     may be edges too, uniformly with repetition.
     """
     n, entries = len(graph.ids), len(graph.indices)
+    # Column 0 draws an entry of the matrix, columns 1 and 2 another pair.
     draws = uniform(key, torch.arange(min(PAIRS, entries), device=graph.ids.device), 3)
     entry = (draws[:, 0] * entries).long().clamp(max=entries - 1)
+    # The row whose entries begin at or before the drawn one
     row = torch.searchsorted(graph.indptr, entry, right=True) - 1
     edges = torch.stack([row, graph.indices[entry].long()])
     others = (draws[:, 1:] * n).long().clamp(max=n - 1).t()
+    # The diagonal is in the matrix, so self-loops are drawn too and dropped here.
     return edges[:, edges[0] != edges[1]], others[:, others[0] != others[1]]
 
 
@@ -465,6 +474,7 @@ def release(fed: Federation, data: Located, route: Route, task: Task, config: Na
         grad=False,
     )
     released_data = fed.server.run(collect_release, features, edges, fed.table(route))
+    # To predict links, labels are not needed and none is released.
     if task.name != CLASSIFICATION:
         return released_data
     labels = fed.upload(
@@ -499,6 +509,7 @@ def describe_cost(num_nodes: int, width: int, epsilon: float, backbone: str) -> 
 def setup(fed: Federation, data: Located, task: Task, config: NaiveFedgnnConfig) -> State:
     """Release the data and draw the first weights."""
     route = released.node_route(fed, data, task)
+    # Everything private is sent here, once; rounds read the server's copy.
     released_data = release(fed, data, route, task, config)
     weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {

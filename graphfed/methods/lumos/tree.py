@@ -130,19 +130,16 @@ class Forest:
         own, noised, parent, root = self.ids
         if not self.virtual:
             return torch.cat([own, noised])
+        # Copies of a client have one id, so dropout treats them alike, as `fused` does.
         return torch.cat([own[self.client], noised, parent, root, own[self.lone]])
 
     def blocks(self, backbone: str, heads: Sequence[int]) -> tuple[Block, ...]:
-        """Build the edges as each layer of a network needs them.
-
-        Args:
-            backbone: "gcn" or "gat".
-            heads: Heads of attention of each layer.
-        """
+        """Build the edges as each layer of a network needs them; `heads` of attention of each layer."""
         every = torch.arange(sum(self.parts), device=self.client.device)
         degree = torch.bincount(self.edges[1], minlength=len(every))
         make = BACKBONES[backbone].blocks(self.row_ids, degree, heads)
         place, layers = every.expand(2, -1), len(heads)
+        # All layers except the last have equal blocks, so at most two are made.
         blocks_by_kind: dict[bool, Block] = {}
         for layer in range(layers):
             last = layer == layers - 1
@@ -174,12 +171,13 @@ def make_forest(
 
     Args:
         client: [P] client of each pair, as an index in the cohort, ascending.
-        client_id: [P] its stable id.
-        other: [P] stable id of the neighbour.
-        lone: [L] clients without a leaf, as indices.
+        client_id: [P] stable id of each pair's client.
+        other: [P] stable id of the neighbour that each pair is for.
+        lone: [L] clients without a leaf in any tree, as indices.
         clients: [n] stable ids of the cohort's clients.
         virtual: Whether the trees have parents and roots.
     """
+    # Hashes of kind and ids: no two tree nodes of a run share draws, whichever cohort they are in.
     own, root = (entry_words(clients * 4 + kind, clients) for kind in (_OWN, _ROOT))
     noised, parent = (entry_words(client_id * 4 + kind, other) for kind in (_NOISED, _PARENT))
     workload = torch.bincount(client, minlength=len(clients))
@@ -187,15 +185,9 @@ def make_forest(
 
 
 def multiply(x: Tensor, weight: Tensor, client: Tensor) -> Tensor:
-    """Multiply rows by weights that all clients share, or each by its client's own copy.
+    """Multiply rows x [N, F] by weights [F, H] that all clients share, or each by its client's own copy.
 
-    Args:
-        x: [N, F].
-        weight: [F, H], or [n, F, H].
-        client: [N] client of each row.
-
-    Returns:
-        [N, H].
+    Copies are [n, F, H], and `client` [N] says which one is a row's.
     """
     if weight.dim() == 2:
         return x @ weight
@@ -203,15 +195,7 @@ def multiply(x: Tensor, weight: Tensor, client: Tensor) -> Tensor:
 
 
 def bias_of_rows(bias: Tensor, client: Tensor) -> Tensor:
-    """Return the bias of each row.
-
-    Args:
-        bias: [H], or [n, H] with a copy for each client.
-        client: [N] client of each row.
-
-    Returns:
-        [H], or [N, H].
-    """
+    """Return the bias [H] that all rows share, or [N, H] from a copy [n, H] for each client."""
     return bias if bias.dim() == 1 else bias.index_select(0, client)
 
 
@@ -229,16 +213,13 @@ def general(
 ) -> Leaves:
     """Run the network on all trees at once: every layer ends with a ReLU; dropout is between layers.
 
-    Args:
-        own: [n, H] x_u W_1 of every client.
-        noised: [P, H] x''_v W_1 of every pair.
-        backbone: "gcn" or "gat".
-        dropout: Dropout of this round; None in evaluation.
+    `own` [n, H] is x_u W_1 of every client, and `noised` [P, H] is x''_v W_1 of every pair.
 
     Reference:
         Lumos, Eqs. (2) and (25).
     """
     # Eq. (25): features on the leaves, zeros on the virtual nodes.
+    # A product with a 0/1 matrix in place of an index: its gradient is a sum that does not depend on threads.
     copies = spmm(forest.client_of_pair, own)
     if forest.virtual:
         zeros = own.new_zeros(forest.num_pairs + forest.num_clients, own.shape[1])
@@ -265,6 +246,7 @@ def _propagate(
     if backbone == "gcn":
         return spmm(block.adjacency, z)
     source = weights[f"layers.{layer}.att_src"]
+    # One product for the scores as a source and as a target of all heads
     scores = multiply(z, _attention(weights, layer), forest.row_clients)
     return attend(z, scores.t(), block, source.shape[-2])
 
@@ -303,14 +285,9 @@ def fused(
     layers: int,
     dropout: Dropout | None,
 ) -> Leaves:
-    """Compute what `general` computes pair by pair, for at most FUSED_LAYERS layers and trees with virtual
-    nodes.
+    """Compute what `general` computes, from the same arguments, pair by pair.
 
-    Args:
-        own: [n, H] x_u W_1 of every client.
-        noised: [P, H] x''_v W_1 of every pair.
-        backbone: "gcn" or "gat".
-        dropout: Dropout of this round; None in evaluation.
+    The trees have virtual nodes, and there are at most FUSED_LAYERS layers.
 
     Reference:
         docs/papers/lumos.md, "Message passing on trees".
@@ -325,6 +302,7 @@ def fused(
         z = _multiply(h, weights[f"layers.{layer}.weight"], forest, layer)
         h = update(z, weights, forest, layer, layers - 1 - layer)
     lone = _lone_leaves(forest, weights, own, backbone, layers, dropout)
+    # With one layer all copies of a client are still equal, one row [n, H].
     copies = _repeat_for_pairs(h.own, forest) if layers == 1 else h.own
     return Leaves(torch.cat([copies, lone]) if len(lone) else copies, h.noised)
 
@@ -349,6 +327,7 @@ def _apply_dropout(h: _Rows, forest: Forest, layer: int, dropout: Dropout) -> _R
     if layer == 0:
         own_rows = dropout.rows(h.own, own, layer)
     else:
+        # A client's mask, drawn once and repeated, because its copies a_k differ from the second layer on.
         keep = dropout.rows(h.own.new_ones(forest.num_clients, h.own.shape[1]), own, layer)
         own_rows = h.own * keep.index_select(0, forest.client)
     return _Rows(
@@ -372,6 +351,7 @@ def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
     bias, own_rows = bias_of_rows(shared, forest.client), bias_of_rows(shared, forest.clients)
     parent = root = None
     if z.parent is None:
+        # 1 / (1 + 1), a leaf's weight of itself; its parent is zero in the first layer.
         own, noised = (torch.add(b, x, alpha=0.5).relu() for b, x in ((own_rows, z.own), (bias, z.noised)))
         if layers_left:
             leaves = _repeat_for_pairs(z.own, forest).add(z.noised)
@@ -382,6 +362,7 @@ def _gcn_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
         own, noised = (torch.add(down, x, alpha=0.5).relu() for x in (copies, z.noised))
         if layers_left:
             assert z.root is not None
+            # 0.25 = 1 / (3 + 1), a parent's weight of itself
             up = torch.add(bias, copies + z.noised, alpha=_LEAF_PARENT).add(z.parent, alpha=0.25)
             # 1 / sqrt((3 + 1) (w + 1)), between a parent and the root
             from_root = 0.5 * (forest.workload + 1).to(bias.dtype).rsqrt()[:, None] * z.root
@@ -400,6 +381,7 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
     def scored(x: Tensor | None, client: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z [., heads, H], and its scores as source and as target [., heads]; zeros where it is None."""
         if x is None:
+            # Broadcast over rows: zeros of the virtual nodes need no memory.
             nothing = z.own.new_zeros(heads)
             return nothing[:, None], nothing, nothing
         source, target = multiply(x, both, client).chunk(2, -1)
@@ -409,6 +391,7 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
 
     def leaf(x: tuple[Tensor, Tensor, Tensor], client: Tensor) -> Tensor:
         # A softmax over two scores is the sigmoid of their difference.
+        # The score of the leaf itself minus that of its parent
         own = leaky_relu(x[2] + x[1], 0.2) - leaky_relu(x[2] + parent[1], 0.2)
         attention = own.sigmoid()[..., None]
         mixed = attention * x[0] if z.parent is None else torch.lerp(parent[0], x[0], attention)
@@ -425,6 +408,7 @@ def _gat_pairs(z: _Rows, weights: Weights, forest: Forest, layer: int, layers_le
     parent_sum = None
     if layers_left:
         root_of_pair = scored(None if z.root is None else _repeat_for_pairs(z.root, forest), pairs)
+        # The neighbours of a parent: both leaves, itself and the root
         members = (own_rows, noised, parent, root_of_pair)
         scores = torch.stack([leaky_relu(parent[2] + m[1], 0.2).expand_as(noised[1]) for m in members])
         attentions = torch.softmax(scores, 0)[..., None]

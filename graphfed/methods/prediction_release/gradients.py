@@ -103,6 +103,7 @@ def mean_in_plaintext(
     with fed.tape():
         leaves, received = broadcast_leaves(fed, weights)
         fed.backward(fed.clients.run(training_loss, prepared, received, config.network, key))
+    # The gradients of all clients arrive as one sum of each worker; only their total is divided.
     return received, fed.server.run(divide, fed.gradients(leaves), count, weights)
 
 
@@ -116,6 +117,7 @@ def mean_of_parts(
 ) -> tuple[Located, Located]:
     """Add up the clients' gradients by secure aggregation."""
     received = fed.broadcast(weights, name="model", grad=False)
+    # Gradients of mean losses: the secure sum multiplies them by the numbers of training nodes.
     gradients = fed.clients.run(gradient_from_shared, prepared, received, fed.present(), config, round_number)
     counts = fed.clients.run(training_nodes_of_clients, prepared)
     parts = fed.clients.run(with_ones, gradients, counts)

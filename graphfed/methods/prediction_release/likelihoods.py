@@ -34,6 +34,7 @@ def maximise(released: Tensor, own: Tensor, response: Tensor, prior: Tensor) -> 
 
     prior: [n, C] or [C], the numbers s q_c, all above 0.
     """
+    # Starting from the prior: without counts it is the result.
     found = (prior / prior.sum(-1, keepdim=True)).expand(own.shape)
     for _ in range(STEPS):
         # (b)
@@ -51,6 +52,7 @@ def class_likelihoods(counts: Tensor, epsilon: float, smoothing: float) -> Tenso
     Returns [2, C, C], log (Q T)_kc for released classes, and log Q_kc for those that the client knows, in the
     default dtype.
     """
+    # float64: near the maximum, steps of expectation maximisation are small.
     released, own = counts.double()
     num_classes = len(own)
     response = response_matrix(epsilon, num_classes).to(counts.device)
@@ -58,5 +60,6 @@ def class_likelihoods(counts: Tensor, epsilon: float, smoothing: float) -> Tenso
     overall = maximise(
         released.sum(0, keepdim=True), own.sum(0, keepdim=True), response, torch.ones_like(own[:1])
     )
+    # Q of every class k, drawn towards q by `smoothing` neighbours
     found = maximise(released, own, response, smoothing * overall)
     return torch.stack([found @ response, found]).log().to(torch.get_default_dtype())

@@ -120,6 +120,7 @@ def class_scores(
     batches: Batches, weights: Weights, evidence: Tensor, network: Network, target: str
 ) -> Tensor:
     """Combine the network's predictions for a target's nodes with the evidence of neighbours, [n, C]."""
+    # Bayes: log p(k | x_u) + sum_v log p(c_v | k), up to a constant
     own = log_softmax(predict_shared(batches, weights, network, target), 1)
     return own + evidence[batches.targets[target]]
 
@@ -131,6 +132,7 @@ def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseC
     """Draw the first weights and the noise of the release."""
     protection = config.sums.aggregation
     check_sums(fed, protection, fed.num_clients)
+    # Clients without such a node add zeros: a secure sum over one contributor would show its counts.
     has_pairs = fed.clients.run(counts_pairs, data)
     what = ("training nodes that have neighbours",)
     with fed.phase("eval"):  # no cost of training, as for the other counts of contributors
@@ -139,6 +141,7 @@ def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseC
     values = {
         "weights": weights,
         "optimizer": fed.server.run(initial_optimizer, weights, config.training),
+        # Drawn once, before anything that it hides is known, and kept in checkpoints.
         "words": fed.clients.run(draw_words, data, config.noise),
         "evidence": fed.clients.run(no_evidence, data),
     }
@@ -151,6 +154,7 @@ def restore(
     """Rebuild the state of a run that is resumed: no noise is drawn again."""
     fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
     form = GRADIENTS[config.sums.aggregation]
+    # `check_graph` runs only where a process has the whole graph.
     data = fed.clients.run(check_cohort, data)
     batches = fed.clients.run(form.prepare, data, config)
     route = fed.exchange_route(fed.clients.run(remote_ids, data), name="prediction_release/neighbour_ids")
@@ -166,6 +170,7 @@ def round(fed: Federation, state: State, config: PredictionReleaseConfig, round_
     received, gradient = GRADIENTS[config.sums.aggregation].mean(
         fed, prepared.batches, values["weights"], prepared.train, config, round_number
     )
+    # The gradient was computed before: the release changes no weight of any round.
     if round_number == config.round_of_release:
         values["evidence"] = release(
             fed,

@@ -35,6 +35,7 @@ def draw_words(cohort: Cohort, noise: NoiseSeed) -> Tensor:
     """Draw the word of each node's randomised response, before anything is known that it will hide, [N]
     int32.
     """
+    # One word for each node: all receivers get one value, so collusion shows nothing more.
     return noise_of(noise).words("prediction_release/classes", cohort.id, 1)[:, 0]
 
 
@@ -59,6 +60,7 @@ def accept_classes(num_classes: int, classes: Tensor, declared: Mapping[str, np.
     """
     if classes.dtype != torch.int16 or classes.dim() != 1:
         return f"{describe_value(classes)} where a class of each node is expected"
+    # A class out of range would be counted in the cell of another node.
     wrong = classes[(classes < 0) | (classes >= num_classes)]
     return f"class {int(wrong[0])}, but the classes are 0..{num_classes - 1}" if len(wrong) else ""
 
@@ -73,6 +75,7 @@ def count_neighbours(cohort: Cohort, classes: Tensor, received: Tensor) -> Tenso
     n, width = cohort.num_rows, cohort.num_classes
     source, target = cohort.edge_index
     _, remote = remote_neighbours(cohort)
+    # [N, C] as one index; a remote neighbour counts for each of its edges.
     cells = (cohort.cross_row * width + received.long()[remote], target * width + classes[source])
     return torch.stack([torch.bincount(cell, minlength=n * width).view(n, width) for cell in cells])
 
@@ -101,6 +104,7 @@ def weigh_evidence(neighbours: Tensor, likelihoods: Tensor) -> Tensor:
 
     neighbours: [2, N, C] counts of `count_neighbours`. likelihoods: [2, C, C] of `class_likelihoods`.
     """
+    # sum_v log p(c_v | k): counts [2, N, C] times log-likelihoods [2, C, C] transposed
     return torch.bmm(neighbours.to(likelihoods), likelihoods.transpose(1, 2)).sum(0)
 
 

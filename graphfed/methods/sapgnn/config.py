@@ -33,6 +33,7 @@ class LayerForm:
     @field_validator("update", mode="before")
     @classmethod
     def _separable(cls, update: Any) -> Any:
+        # Exact pooling, Eq. (9), needs updates whose maximum over clients can be taken after them.
         if not isinstance(update, str) or update not in UPDATES:
             raise InputError(
                 f"update={shown(update)} cannot be used: pooling over clients is exact only if every output "
@@ -47,6 +48,7 @@ class LayerForm:
 
         They are the same in every round, so they are sent once.
         """
+        # No weight of the clients enters, so no step changes the uploads.
         return self.maps == "identity" and not UPDATES[self.update].weighted
 
 
@@ -76,31 +78,20 @@ class SapgnnConfig:
 
 
 def output_widths(task: Task, config: SapgnnConfig) -> list[int]:
-    """Return the widths of the embeddings.
-
-    Returns:
-        The width d_l of the embedding that enters each layer, and the width of the last layer's output.
-    """
+    """Return the width d_l of the embedding that enters each layer, and the width of the last output."""
     hidden = config.network.hidden
+    # With predictor=server the last layer is the predictor.
     last = task.num_classes if config.predictor.predictor == "server" else hidden
     return [task.num_features, *[hidden] * (config.network.layers - 1), last]
 
 
 def uploaded_width(width: int, config: SapgnnConfig) -> int:
-    """Return u_l, how many numbers a client uploads for a node in a layer.
-
-    Args:
-        width: The width d_l of the embedding that enters the layer.
-    """
+    """Return u_l, how many numbers a client uploads for a node in a layer with inputs of width d_l."""
     form = config.form
     return UPDATES[form.update].width * (config.network.hidden if form.maps == "linear" else width)
 
 
 def has_local_weights(config: SapgnnConfig) -> bool:
-    """Return whether clients have weights, whose gradients are summed in every step.
-
-    Returns:
-        False if messages and updates have no weights and the predictor is at the server.
-    """
+    """Return whether clients have weights, whose gradients are summed in every step."""
     weighted = config.form.maps == "linear" or UPDATES[config.form.update].weighted
     return weighted or config.predictor.predictor == "clients"

@@ -34,11 +34,11 @@ Rows = Tensor | SparseMatrix
 def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
     """Draw the local weights, the same at every client without a message.
 
-    Returns:
-        For every layer l, ``layers.l.self`` and ``layers.l.message`` [d_l, H] with maps=linear, and
-        ``layers.l.tropical`` [H, H] with update=tropical; ``predictor.weight`` [H, C] and
-        ``predictor.bias`` [C] with predictor=clients.
+    For every layer l these are ``layers.l.self`` and ``layers.l.message`` [d_l, H] with maps=linear, and
+    ``layers.l.tropical`` [H, H] with update=tropical; ``predictor.weight`` [H, C] and ``predictor.bias`` [C]
+    with predictor=clients.
     """
+    # From the clients' key: a server that could draw the maps could undo them.
     form, hidden = config.form, config.network.hidden
     key, weights = fold(common_seed(config.ids, config.run.seed), "sapgnn"), {}
     for layer, width in enumerate(output_widths(task, config)[:-1]):
@@ -53,12 +53,10 @@ def initial_local(device: str, task: Task, config: SapgnnConfig) -> Weights:
 
 
 def initial_global(device: str, task: Task, config: SapgnnConfig) -> Weights:
-    """Draw the weights of the server.
-
-    Returns:
-        For every layer l, ``layers.l.weight`` [u_l, d_{l+1}] and ``layers.l.bias`` [d_{l+1}]; with
-        norm=batch, ``layers.l.gain`` [d_{l+1}] of all layers but the last.
+    """Draw the weights of the server: ``layers.l.weight`` [u_l, d_{l+1}] and ``layers.l.bias`` [d_{l+1}]
+    for every layer l, and with norm=batch ``layers.l.gain`` [d_{l+1}] for all layers except the last.
     """
+    # Only the server uses these, so the run's seed is enough.
     key, weights = fold(config.run.seed, "sapgnn"), {}
     for layer, (width, out) in enumerate(pairwise(output_widths(task, config))):
         weights[f"layers.{layer}.weight"] = glorot(fold(key, layer), uploaded_width(width, config), out)
@@ -110,6 +108,7 @@ def layer_rows(clients: NamedCohort, into: Tensor, rows: Tensor) -> LayerRows:
     place = torch.full((2, cohort.num_rows), -1, device=rows.device)
     place[0, rows] = torch.arange(len(rows), device=rows.device)
     place[1, into] = torch.arange(len(into), device=rows.device)
+    # Edges into rows that leave the layer; their sources enter it by construction.
     used = place[0, target] >= 0
     row, column = place[0, target[used]], place[1, source[used]]
     ones = torch.ones(len(row), device=rows.device)
@@ -121,23 +120,12 @@ def layer_rows(clients: NamedCohort, into: Tensor, rows: Tensor) -> LayerRows:
 
 
 def all_rows(clients: NamedCohort) -> Tensor:
-    """Return all rows.
-
-    Returns:
-        The numbers of its rows, [N].
-    """
+    """Return the numbers of all rows, [N]."""
     return torch.arange(clients.cohort.num_rows, device=clients.names.device)
 
 
 def needed_rows(clients: NamedCohort, rows: Tensor) -> Tensor:
-    """Find the rows that a layer reads to compute some rows: these rows and their neighbours.
-
-    Args:
-        rows: The rows that leave the layer, [n_out].
-
-    Returns:
-        The rows that enter it, [n_in], ascending.
-    """
+    """Find the rows [n_in], ascending, that a layer reads to compute `rows` [n_out]: these and neighbours."""
     source, target = clients.cohort.edge_index
     mask = torch.zeros(clients.cohort.num_rows, dtype=torch.bool, device=rows.device)
     mask[rows] = True
@@ -148,15 +136,12 @@ def needed_rows(clients: NamedCohort, rows: Tensor) -> Tensor:
 def pass_rows(clients: NamedCohort, config: SapgnnConfig, *outputs: Tensor) -> PassRows:
     """Plan the pass of some nodes through the layers of a cohort.
 
-    Args:
-        *outputs: For every layer l, the rows of the cohort that leave it, [n_{l+1}], ascending.
-
-    Returns:
-        The features that enter, and every layer's edges.
+    `outputs` are, for every layer l, the rows of the cohort that leave it, [n_{l+1}], ascending.
     """
     cohort, x = clients.cohort, clients.cohort.x
     assert x is not None
     first_rows = all_rows(clients)
+    # A batch: only the rows that its first layer reads enter.
     if len(outputs[0]) < cohort.num_rows:
         first_rows = needed_rows(clients, outputs[0])
         x = x.select_rows(first_rows) if isinstance(x, SparseMatrix) else x[first_rows]
@@ -173,29 +158,23 @@ def pass_rows(clients: NamedCohort, config: SapgnnConfig, *outputs: Tensor) -> P
         columns = x.indices + cohort.client[first_rows][x.row] * x.shape[1]
         shape = (x.shape[0], cohort.num_clients * x.shape[1])
         apart = SparseMatrix.from_csr(x.indptr, columns, x.values, shape)
+    # Without a map the update reads features as they are, and updates are for dense rows.
     if isinstance(x, SparseMatrix) and config.form.maps == "identity" and not config.form.sends_features:
         x = x.to_dense()
     return PassRows(x, apart, tuple(layers))
 
 
 def entering(rows: PassRows) -> Rows:
-    """Return the features that enter the first layer.
-
-    Returns:
-        Features, [n_0, F].
-    """
+    """Return the features that enter the first layer, [n_0, F]."""
     return rows.x
 
 
 def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, form: LayerForm) -> Tensor:
-    """Compute the local embeddings z^p of a layer at a cohort's clients.
-
-    With aggr=min the result is negated, so that the server takes a maximum: min(x) = -max(-x).
+    """Compute the local embeddings z^p of a layer at a cohort's clients, negated with aggr=min.
 
     Args:
         h: The embeddings that enter the layer, [n_in, d_l].
         local: The local weights, or each client's copy of them.
-        layer: The layer's number, from 0.
 
     Returns:
         Local embeddings, [n_out, u_l]; the pooled part is -inf for a node without a neighbour at its client.
@@ -206,6 +185,7 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, form: L
     update, edges = UPDATES[form.update], rows.layers[layer]
     weight = local.get(f"layers.{layer}.tropical")
     if form.maps == "linear":
+        # One product for both maps, [d_l, 2 H].
         both = torch.cat([local[f"layers.{layer}.{name}"] for name in ("self", "message")], -1)
         self_part, message = multiply_rows(h, rows.x_apart, both, edges.tiles).chunk(2, 1)  # Eq. (4)
     else:
@@ -215,6 +195,7 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, form: L
     if weight is not None and weight.dim() == 3:
         client = edges.client if edges.self_rows is None else edges.client[edges.self_rows]
         weight = weight.index_select(0, client)
+    # min(x) = -max(-x): the server takes a maximum in both cases.
     if form.aggr == "min":
         message, weight = -message, None if weight is None else -weight
         self_part = -self_part if update.odd else self_part
@@ -223,13 +204,9 @@ def local_embedding(h: Rows, rows: PassRows, local: Weights, layer: int, form: L
 
 
 def own_features(rows: PassRows, form: LayerForm) -> Rows:
-    """Return the first layer's h_i, which the paper's identity messages upload.
+    """Return the first layer's h_i [N, F], which the paper's identity messages upload.
 
-    Args:
-        form: With aggr=min and an odd update the features are negated.
-
-    Returns:
-        Features, [N, F].
+    They are negated with aggr=min and an odd update.
     """
     return _negate(rows.x) if form.aggr == "min" and UPDATES[form.update].odd else rows.x
 
@@ -237,12 +214,8 @@ def own_features(rows: PassRows, form: LayerForm) -> Rows:
 def neighbour_features(clients: NamedCohort, rows: PassRows, with_edges: Tensor, form: LayerForm) -> Rows:
     """Compute the first layer's a_i^p = max_j x_j, which the paper's identity messages upload.
 
-    Args:
-        with_edges: The rows that have a neighbour at their client, [n].
-        form: With aggr=min the features are negated.
-
-    Returns:
-        Maxima over neighbours, [n, F]; sparse if the features are.
+    The result has a row for each of the rows `with_edges` [n], which have a neighbour at their client:
+    [n, F], sparse if the features are. With aggr=min the features are negated.
 
     Reference:
         Eq. (5).
@@ -260,11 +233,7 @@ def neighbour_features(clients: NamedCohort, rows: PassRows, with_edges: Tensor,
 
 
 def rows_with_edges(clients: NamedCohort) -> Tensor:
-    """Find the rows that have a neighbour at their client.
-
-    Returns:
-        Rows [n], ascending.
-    """
+    """Find the rows that have a neighbour at their client, [n], ascending."""
     rows: Tensor = torch.unique(clients.cohort.edge_index[1])
     return rows
 
@@ -274,13 +243,7 @@ def _negate(x: Rows) -> Rows:
 
 
 def logits_of(clients: NamedCohort, h: Tensor, local: Weights, target: str) -> Tensor:
-    """Compute the logits of a target's rows.
-
-    Args:
-        h: The embeddings that leave the last layer, of all rows, [N, d].
-
-    Returns:
-        Logits, [n, C].
+    """Compute the logits [n, C] of a target's rows from the last embeddings h [N, d] of all rows.
 
     Reference:
         Eq. (14), before the softmax.
@@ -292,14 +255,7 @@ def logits_of(clients: NamedCohort, h: Tensor, local: Weights, target: str) -> T
 
 
 def mark_needed(table: RouteTable, needs: RouteTable) -> Tensor:
-    """Mark the nodes that some client needs for a batch.
-
-    Args:
-        table: All nodes, U of them.
-
-    Returns:
-        1 for a needed node and 0 for others, [U] uint8.
-    """
+    """Mark those of all nodes [U] that some client needs for a batch, [U] uint8."""
     return torch.isin(table.ids, needs.ids).to(torch.uint8)
 
 
@@ -308,13 +264,11 @@ def first_embedding(
 ) -> Rows:
     """Compute the first layer's z from the features and maxima that clients sent once (maps=identity).
 
-    The server applies the local update itself. The result is what the clients' uploads would be pooled to.
+    The result is what the clients' uploads would be pooled to.
 
     Args:
-        features: The features of all nodes, [U, F].
-        maxima: The maxima over neighbours, [U', F], pooled over clients.
-        table: All nodes, U of them.
-        with_edges: The nodes with a neighbour, U' of them.
+        features: The features of all nodes of `table`, [U, F].
+        maxima: The maxima over neighbours, pooled over clients, of the nodes `with_edges`, [U', F].
 
     Returns:
         z of the first layer, [U, u_1]; sparse if the features are and update=concat.
@@ -322,8 +276,10 @@ def first_embedding(
     Reference:
         Eqs. (6) and (7).
     """
+    # Eq. (6) at the server, which may: it reads features and maxima, and this update has no weights.
     place = torch.searchsorted(table.ids, with_edges.ids)
     count, width = len(table.ids), features.shape[1]
+    # Nodes without a neighbour have no entries: 0, as `global_embedding` sets them.
     if isinstance(features, SparseMatrix) and isinstance(maxima, SparseMatrix) and update == "concat":
         row = torch.cat([features.row, place[maxima.row]])
         column = torch.cat([features.indices, maxima.indices + width])
@@ -336,16 +292,7 @@ def first_embedding(
 
 
 def rows_at(z: Rows, table: RouteTable, of: RouteTable) -> Rows:
-    """Select the rows of some nodes.
-
-    Args:
-        z: One row for each node of `table`, [U, u].
-        table: The nodes of z.
-        of: The nodes that are wanted, U' of them.
-
-    Returns:
-        Their rows, [U', u].
-    """
+    """Select the rows [U', u] of the nodes `of` from z [U, u], which has a row for each node of `table`."""
     place = torch.searchsorted(table.ids, of.ids)
     return z.select_rows(place) if isinstance(z, SparseMatrix) else z[place]
 
@@ -358,9 +305,7 @@ def global_embedding(
     The last layer is the linear map alone.
 
     Args:
-        z: The local embeddings pooled over clients, [U, u_l].
-        table: The U nodes.
-        layer: The layer's number, from 0.
+        z: The local embeddings pooled over clients, a row for each node of `table`, [U, u_l].
         key: The random key of the dropout; None for no dropout.
 
     Returns:
@@ -376,10 +321,13 @@ def global_embedding(
     weight = global_[f"layers.{layer}.weight"]
     # Eq. (8)
     h = (spmm(z, weight) if isinstance(z, SparseMatrix) else z @ weight) + global_[f"layers.{layer}.bias"]
+    # The last layer gives logits or the input of the predictor: no ReLU.
     if layer == config.network.layers - 1:
         return h
     gain = global_.get(f"layers.{layer}.gain")
     if gain is not None:
+        # Over the nodes of this pass, in predictions too: there are no running statistics.
         h = (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt() * gain
     h = h.relu()
+    # At the server, so that all clients of a node get the same embedding.
     return h if key is None else Dropout(config.network.dropout, key).rows(h, table.ids, layer)

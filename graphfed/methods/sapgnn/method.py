@@ -130,10 +130,12 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
     fed.begin("preparing the layers")
     everything = fed.clients.run(all_rows, clients)
     rows = fed.clients.run(pass_rows, clients, config, *[everything] * config.network.layers)
+    # One session of server and helper for all layers and batches.
     helped = open_maximum(fed, config.pooling, name="sapgnn/pooling")
     planned = plan_maximum(fed, aligned.route, helped)
     once = config.form.sends_features
     first = features_once(fed, aligned, rows, helped, planned, config.form) if once else None
+    # Every node passes every layer, so all layers have one route.
     whole = Pass(rows, ((aligned.route, planned),) * config.network.layers, first)
     local = fed.clients.run(initial_local_at, clients, task, config)
     global_ = fed.server.run(initial_global, str(fed.device), task, config)
@@ -143,6 +145,7 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
         "local_optimizer": fed.clients.run(initial_optimizer, local, config.training),
         "global_optimizer": fed.server.run(initial_optimizer, global_, config.training),
     }
+    # Batches are planned once: each has the same nodes in every round, and nothing is named again.
     batches = make_batches(fed, aligned, helped, whole, everything, config)
     return State(values, Prepared(clients, whole, batches))
 
@@ -166,6 +169,7 @@ def features_once(
     features = fed.clients.run(own_features, rows, form)
     features = protected_max(fed, features, planned, name="sapgnn/features", grad=False)
     with_edges = fed.clients.run(rows_with_edges, aligned.clients)
+    # A node without an edge at a client would upload -inf; it is left out instead.
     edge_route = aligned.route_of(fed, with_edges, name="sapgnn/ids_with_edges")
     maxima = fed.clients.run(neighbour_features, aligned.clients, rows, with_edges, form)
     edge_plan = plan_maximum(fed, edge_route, helped)
@@ -191,12 +195,14 @@ def make_batches(
     if train.batch is None:
         return ((whole, fed.clients.run(loss_rows, clients, train.weight, everything, None)),)
     every, passes = fed.table(aligned.route), []
+    # From the last layer back: what a layer needs is what the one before must compute.
     for number in range(train.batches):
         chosen = fed.clients.run(is_in_batch, train.batch, number)
         needs = fed.clients.run(chosen_rows, clients, chosen)
         outputs: list[Located] = []
         routes: list[Route] = []
         for _ in range(config.network.layers):
+            # A maximum over clients needs every client that has the node, not only those that asked for it.
             needed = aligned.route_of(fed, needs, name="sapgnn/batch_needs")
             flags = fed.server.run(mark_needed, every, fed.table(needed))
             flags = fed.download(
@@ -261,6 +267,7 @@ def round(fed: Federation, state: State, config: SapgnnConfig, round_number: int
     prepared: Prepared = state.prepared
     aggregation = config.gradient_sums.aggregation
     for batch, (part, loss) in enumerate(prepared.batches):
+        # A key for each batch, so that no two passes of a round drop the same entries.
         key = fold(config.run.seed, "dropout", round_number, batch) if config.network.dropout else None
         with fed.tape():
             local = fed.clients.run(copy_weights, state.values["local"], prepared.clients, aggregation)
@@ -279,6 +286,7 @@ def updated(
 
     The local weights stay the same at every client, to the last bit.
     """
+    # All clients add the same sum to the same weights, so the copies never differ.
     values = dict(state.values)
     if has_local_weights(config):
         # Alg. 2, l. 12 to 17, Eq. (21) and Eq. (22)

@@ -108,6 +108,7 @@ def make_embedder(clients: NamedCohort, network: Network) -> Embedder:
 
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
     """Draw the clients' networks. All clients start from the same weights; the last layer has H outputs."""
+    # From the clients' key: the server must not know the networks that its embeddings come from.
     network, key = config.network, common_seed(config.ids, config.run.seed)
     widths = [task.num_features, *[network.hidden] * network.layers]
     drawn = network.kernel.init(fold(key, "weights"), widths, network.attention_heads)
@@ -155,8 +156,10 @@ def initial_server(device: str, clients: int, task: Task, config: PpgnnConfig) -
     parts = clients if config.combine == "concat" else 1
     out = width if config.predictor.predictor == "clients" else task.num_classes
     drawn = glorot(fold(key, "server"), width, out, fan=(parts * width, out))
+    # Glorot's bound is that of the whole matrix [K * H, H], of which one block is drawn and repeated.
     weights = {"server.weight": drawn.repeat(parts, 1), "server.bias": torch.zeros(out)}
     if config.combine == "weighted":
+        # The mean over clients, from which training departs.
         weights["combine.weight"] = torch.full((clients, width), 1 / clients)
     return {name: w.to(device) for name, w in weights.items()}
 
@@ -165,6 +168,7 @@ def combine(z: Tensor, table: RouteTable, server: Weights, clients: int, how: st
     """Combine the embeddings of all clients' rows, [M, H], to one for each node, [U, K * H] or [U, H]."""
     nodes, width = len(table.ids), z.shape[1]
     if how == "concat":
+        # A client without the node leaves zeros in its slot.
         slots = z.new_zeros(nodes * clients, width)
         return slots.index_copy(0, table.index * clients + table.client, z).view(nodes, clients * width)
     if how == "weighted":
@@ -179,10 +183,12 @@ def server_layer(
     z: Tensor, table: RouteTable, server: Weights, clients: int, config: PpgnnConfig, key: int | None
 ) -> Tensor:
     """Compute h [U, H] from the embeddings z [M, H]; with predictor=server h are the logits [U, C]."""
+    # r_i^p = dropout(relu(z_i^p))
     z = z.relu()
     if key is not None:  # drawn for a node and column: the same for all its clients
         z = Dropout(config.network.dropout, key).rows(z, table.ids[table.index], config.network.layers)
     h = combine(z, table, server, clients, config.combine)
+    # h_i = W combine_p(r_i^p) + b
     return h @ server["server.weight"] + server["server.bias"]
 
 
@@ -218,6 +224,7 @@ def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> St
     """Align the nodes of all clients and draw the initial weights."""
     aligned = align(fed, data, task, config)
     fed.begin("preparing the layers")
+    # One batch: all networks train together on all training nodes.
     train = training_nodes(fed, aligned, None)
     here = fed.clients.run(make_embedder, aligned.clients, config.network)
     loss = fed.clients.run(loss_rows, aligned.clients, train.weight, fed.clients.run(every_row, here), None)
@@ -265,6 +272,7 @@ def round(fed: Federation, state: State, config: PpgnnConfig, round_number: int)
         server = fed.server.run(as_leaves, values["global"])
         h = forward(fed, prepared, networks, server, config, key=key, grad=True)
         fed.backward(fed.clients.run(loss_share, h, predictor, prepared.loss))
+    # Each client's network has its own gradient; only the predictor is common and is summed.
     gradients = {
         "local": fed.gradients(networks),
         "global": fed.gradients(server),

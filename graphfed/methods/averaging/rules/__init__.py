@@ -15,6 +15,8 @@ RULES: Registry[Rule] = Registry(
 class _SettingsByRule(Mapping[str, type]):
     """The class of the settings of every rule, by the rule's name."""
 
+    # A view of the registry and not a dictionary: plug-ins may add rules after this module is imported.
+
     def __getitem__(self, name: str) -> type:
         return RULES[name].settings
 

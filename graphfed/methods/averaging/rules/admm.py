@@ -48,11 +48,13 @@ def local(
     """
     rho = config.of_rule.rho
     received = personal_weights(model, prepared.train, config.network.kernel)
+    # y_k grows by rho (w_k - w) here, because the new w arrives only with this round.
     if kept:
         own = kept["weights"]
         dual = each_value(lambda y, w, z: y + rho * (w - z), kept["dual"], own, received)
     else:
         own, dual = received, each_value(torch.zeros_like, received)
+    # The gradient of <y_k, w_k - w> + rho / 2 ||w_k - w||^2 is y_k + rho (w_k - w).
     pull = Pull(rho, values_of(received), values_of(dual))
     trained, optimizer = train_pulled(prepared, own, kept.get("optimizer", {}), pull, config, round_number)
     # Averaged are changes: a weight that no client has moved stays what it is, to the last bit. Adam would

@@ -40,6 +40,7 @@ class FedAdam:
 def first(model: Tensors, config: AveragingSettings) -> Values:
     return {
         "first": {k: torch.zeros_like(w) for k, w in model.items()},
+        # v_{-1} >= tau^2, as Alg. 2 requires
         "second": {k: torch.full_like(w, config.of_rule.tau**2) for k, w in model.items()},
     }
 

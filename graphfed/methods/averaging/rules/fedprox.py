@@ -36,6 +36,7 @@ def local(
     round_number: int,
 ) -> tuple[Weights, AdamState]:
     """Take steps on the loss plus the proximal term."""
+    # F_k(w) + mu/2 ||w - w_t||^2, with w_t the received model
     return train_from_shared(prepared, model, kept, present, config, round_number, config.of_rule.mu)
 
 

@@ -30,6 +30,7 @@ def local(
     round_number: int,
 ) -> tuple[Weights, Values]:
     """Compute the gradient of each client's mean loss."""
+    # Nothing is kept at the clients: the optimiser's state is at the server.
     return gradient_from_shared(prepared, model, present, config, round_number), {}
 
 

@@ -63,10 +63,13 @@ def local(
     """Take `local_steps` corrected steps, and compute each client's new control variate."""
     x = personal_weights(model, prepared.train, config.network.kernel)
     c = personal_weights(control, prepared.train, config.network.kernel)
+    # c_i starts at 0, and stays there for a client until it first takes part.
     own = kept["control"] if kept else each_value(torch.zeros_like, x)
     correction = each_value(torch.sub, c, own)
+    # Without a quadratic term: the pull only adds c - c_i to every gradient.
     pull = Pull(0.0, values_of(x), values_of(correction))
     y, _ = train_pulled(prepared, x, {}, pull, config, round_number)  # Alg. 1, l. 8-11
+    # K eta_l: what the steps have covered, so (x - y) / covered is the mean corrected gradient.
     covered = config.steps.local_steps * config.training.lr
     new = each_value(lambda k, x, y: (x - y) / covered - k, correction, x, y)  # Alg. 1, l. 12, option II
     return y, each_value(torch.sub, new, own), {"control": choose_clients(present, new, own)}
