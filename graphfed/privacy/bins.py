@@ -53,10 +53,6 @@ class Bins:
 def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     """Assign coordinates to bins, by random orders drawn from a public key.
 
-    One sort of machine words gives the order: the upper bits of each word are random, the lower ones are the
-    coordinate. With equal upper bits (19 of them at d = 4714) two coordinates keep their order; their
-    probability of changing places differs from 1/2 by less than d / 2^32. Privacy does not depend on it.
-
     Args:
         ids: [N] stable ids of the clients.
         width: Number of coordinates, d.
@@ -65,6 +61,27 @@ def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     Returns:
         The bins.
     """
+    client = torch.repeat_interleave(torch.arange(len(ids), device=ids.device), receivers)
+    first = receivers.cumsum(0) - receivers
+    k = torch.arange(len(client), device=ids.device) - first[client]
+    start, size = places_of_bin(receivers[client], k, width)
+    return Bins(order_coordinates(key, ids, width), receivers, first, client, start, size)
+
+
+def order_coordinates(key: int, ids: Tensor, width: int) -> Tensor:
+    """Draw the random order of each client's coordinates from a public key.
+
+    One sort of machine words gives the order: the upper bits of each word are random, the lower ones are the
+    coordinate. With equal upper bits (19 of them at d = 4714) two coordinates keep their order; their
+    probability of changing places differs from 1/2 by less than d / 2^32. Privacy does not depend on it.
+
+    Args:
+        ids: [N] stable ids of the clients.
+        width: Number of coordinates, d.
+
+    Returns:
+        [N, d] int16 or int32: the coordinate at each place.
+    """
     small = torch.int16 if width <= 1 << 15 else torch.int32
     order = torch.empty(len(ids), width, dtype=small, device=ids.device)
     column = torch.arange(width, device=ids.device, dtype=torch.int32)
@@ -72,13 +89,23 @@ def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     for rows in chunks(len(ids), width):
         keys = (words32(key, ids[rows], width) & -(1 << bits)) | column
         order[rows] = (_sorted(keys) & ((1 << bits) - 1)).to(small)
-    client = torch.repeat_interleave(torch.arange(len(ids), device=ids.device), receivers)
-    first = receivers.cumsum(0) - receivers
-    k = torch.arange(len(client), device=ids.device) - first[client]
-    whole, over = width // receivers[client], width % receivers[client]
-    return Bins(
-        order, receivers, first, client, k * whole + torch.minimum(k, over), whole + (k < over).long()
-    )
+    return order
+
+
+def places_of_bin(num_bins: Tensor, number: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Compute which places of a client's order a bin has.
+
+    Args:
+        num_bins: [P] int64, at least 1: how many bins the client has.
+        number: [P] int64: which of them, from 0.
+        width: Number of coordinates, d.
+
+    Returns:
+        The first place [P] and the number of coordinates [P] of each bin, int64.
+    """
+    # The first `over` bins have one coordinate more.
+    whole, over = width // num_bins, width % num_bins
+    return number * whole + torch.minimum(number, over), whole + (number < over).long()
 
 
 def _sorted(keys: Tensor) -> Tensor:

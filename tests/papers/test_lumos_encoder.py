@@ -19,7 +19,7 @@ from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.methods.lumos.feature_encoding import (
     EncodedFeatures,
-    announced_sizes,
+    announced_bins,
     bytes_of_bins,
     encode,
     received_features,
@@ -104,7 +104,7 @@ def test_padded_bins_do_not_reveal_how_many_receivers_there_are(world: Any, bins
     sent, rows = sent_by(x, receivers, config)
     assert (sent.header[:, 0] == bins).all()
     allowed = {width // bins, -(-width // bins)}
-    assert set(announced_sizes(sent.header, width).tolist()) <= allowed
+    assert set(announced_bins(sent.header, width)[1].tolist()) <= allowed
     dense = decoded(sent, rows, width, config).to_dense()
     for client, count in enumerate(receivers):
         got = (dense[rows == client] != 0).double()
@@ -164,7 +164,7 @@ def exact_law(
         with patch.object(Noise, "words", words):
             sent, _ = sent_by(torch.tensor([x], dtype=torch.float64), [receivers], config)
         parts = sent.flat.split(sent.lengths.tolist())
-        sizes = announced_sizes(sent.header, len(x)).tolist()
+        sizes = announced_bins(sent.header, len(x))[1].tolist()
         bits = [
             [int(part[i // 8] >> i % 8) & 1 for i in range(n)] for part, n in zip(parts, sizes, strict=True)
         ]
@@ -257,7 +257,7 @@ def test_more_bins_leave_fewer_coordinates_and_less_noise_at_the_same_epsilon() 
         sent, rows = sent_by(torch.zeros(1, 64), [1], config)
         values = decoded(sent, rows, 64, config).values[0] + config.encoding.unsent_value
         assert float(sent.epsilon[0]) == pytest.approx(2.0)
-        found.append((int(announced_sizes(sent.header, 64)[0]), float(values[0] - values[1])))
+        found.append((int(announced_bins(sent.header, 64)[1][0]), float(values[0] - values[1])))
     assert [size for size, _ in found] == [64, 16, 4, 1]
     assert [c for _, c in found] == pytest.approx([1 / math.tanh(1 / size) for size, _ in found], rel=1e-4)
 
@@ -409,10 +409,17 @@ def test_settings_that_do_not_go_together_are_refused(options: Any, message: str
 
 def test_headers_that_are_none_are_refused() -> None:
     with pytest.raises(InputError, match="bin 3 of 3 bins"):
-        announced_sizes(torch.tensor([[3, 3]], dtype=torch.int32), 8)
+        announced_bins(torch.tensor([[3, 3]], dtype=torch.int32), 8)
     header = torch.tensor([[2, 0], [3, 0]], dtype=torch.int32)
     with pytest.raises(InputError, match="different numbers of bins"):
         received_features(header, torch.zeros(2, dtype=torch.uint8), torch.tensor([7, 7]), 6, config_of())
+
+
+def test_a_number_of_bins_costs_its_receiver_no_memory() -> None:
+    """A list of so many bins would take 64 GB."""
+    header = torch.tensor([[2**31 - 1, 2]], dtype=torch.int32)
+    flat, sender = torch.zeros(1, dtype=torch.uint8), torch.tensor([7])
+    assert received_features(header, flat, sender, 6, config_of()).to_dense().count_nonzero() == 1
 
 
 # ---- the matrix of received bits ---------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from graphfed.methods.lumos.client_trees import BitMatrix
 from graphfed.methods.lumos.config import Encoding, LumosConfig
 from graphfed.nn.bits import pack_bits, unpack_bits
 from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.privacy.bins import assign_bins, budget_of, encode_bins
+from graphfed.privacy.bins import assign_bins, budget_of, encode_bins, order_coordinates, places_of_bin
 from graphfed.privacy.local import gain
 from graphfed.privacy.noise import Mechanism, Noise, chunks
 from graphfed.random import entry_words, fold
@@ -188,8 +188,9 @@ def _cut_bins(packed: Tensor, rows: Tensor, start: Tensor, size: Tensor) -> Tens
 # ---- at the receivers --------------------------------------------------------------------------------------
 
 
-def announced_sizes(header: Tensor, width: int) -> Tensor:
-    """Compute the number of coordinates in each received bin, [P] int64; width: features, d.
+def announced_bins(header: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Compute the first place and the number of coordinates of each received bin, [P] int64 each; width:
+    features, d.
 
     Raises:
         InputError: A header names a bin that does not exist.
@@ -198,8 +199,7 @@ def announced_sizes(header: Tensor, width: int) -> Tensor:
     wrong = ((number < 0) | (number >= num_bins)).nonzero()[:, 0]
     if len(wrong):
         raise InputError(f"a client sent bin {int(number[wrong[0]])} of {int(num_bins[wrong[0]])} bins")
-    # The sizes of `assign_bins`: the first `width % num_bins` bins have one coordinate more.
-    return width // num_bins + (number < width % num_bins)
+    return places_of_bin(num_bins, number, width)
 
 
 def received_features(
@@ -217,14 +217,14 @@ def received_features(
     Raises:
         InputError: A header names a bin that does not exist, or a client has sent different headers.
     """
-    # Headers come from other clients: they are checked before a place in memory is computed from them.
-    size = announced_sizes(header, width)
+    # Headers come from other clients. Only the announced bins are computed: a list of all bins of a client
+    # would have as many entries as the client says.
+    start, size = announced_bins(header, width)
     sender_ids, first, sender_index = _distinct(sender)
-    num_bins = header[:, 0].long()
-    bins = assign_bins(bin_key(config.run.seed), sender_ids, width, num_bins[first])
-    number = bins.first[sender_index] + header[:, 1].long()
-    if not torch.equal(num_bins[first][sender_index], num_bins) or not torch.equal(bins.size[number], size):
+    num_bins = header[:, 0]
+    if not torch.equal(num_bins[first][sender_index], num_bins):
         raise InputError("a client has sent two of its receivers different numbers of bins")
+    order = order_coordinates(bin_key(config.run.seed), sender_ids, width)
     encoding = config.encoding
     # An empty bin has no bits, so its budget is not used.
     budget = budget_of(encoding.accounting, encoding.epsilon, width, size.clamp(min=1))
@@ -239,8 +239,8 @@ def received_features(
     # Some pairs at a time: the places of all bits together would take 8 bytes for each bit.
     for pairs in chunks(len(size), widest):
         some = slice(int((ends - size)[pairs.start]), int(ends[pairs.stop - 1]))
-        places = ranges(sender_index[pairs] * width + bins.start[number[pairs]], size[pairs])
-        columns[some] = bins.order.flatten()[places].int()
+        places = ranges(sender_index[pairs] * width + start[pairs], size[pairs])
+        columns[some] = order.flatten()[places].int()
         positions = ranges(starts[pairs], size[pairs])
         bits[some] = ((flat[positions >> 3] >> (positions & 7).to(torch.uint8)) & 1).bool()
     return BitMatrix.of(columns, bits, size, values, width)

@@ -337,7 +337,8 @@ def encode_features(
 
 def expected_bytes(header: Tensor, width: int) -> Tensor:
     """Return how many bytes of bits follow each header."""
-    return feature_encoding.bytes_of_bins(feature_encoding.announced_sizes(header, width))
+    _, size = feature_encoding.announced_bins(header, width)
+    return feature_encoding.bytes_of_bins(size)
 
 
 def received_values(header: Tensor, flat: Tensor) -> dict[str, Tensor]:
