@@ -85,6 +85,7 @@ def data_source(data: object) -> DataSource:
     if isinstance(data, str | os.PathLike):
         return _named(data)
     if isinstance(data, Mapping):
+        # Relative paths of a description that is in no file refer to the working folder.
         data = described(data, Path(), "the data's description")
     if isinstance(data, Description | SensorDescription):
         return DataSource(data, data.to_json())

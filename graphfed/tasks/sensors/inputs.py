@@ -57,6 +57,7 @@ class SensorInputs(Inputs):
     @property
     def hashes(self) -> dict[str, str]:
         """The hashes of data, split and partition. The last one is a hash of the sensors' names in order."""
+        # A zero byte separates the names, so ("ab", "c") and ("a", "bc") have different hashes.
         ids = np.frombuffer("\0".join(self.sensors.ids).encode(), dtype=np.uint8)
         return {
             "data": self.sensors.hash,
