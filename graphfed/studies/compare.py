@@ -102,6 +102,7 @@ def _finish(study: Study, added: tuple[str, ...]) -> Comparison:
     runs = [(row.label, config) for row in study.rows for config in row.configs.values()]
     for number, (label, config) in enumerate(runs, 1):
         name = f"{label}, seed {config.seed}"
+        # A run that diverges does not stop the others, which may take hours.
         with failures.noted(name):
             results[label][config.seed] = study.run(label, config, f"[{number}/{len(runs)}] {name}")
     failures.raise_first()
@@ -116,7 +117,7 @@ def _finish(study: Study, added: tuple[str, ...]) -> Comparison:
 
 @dataclass(frozen=True)
 class _AskedRow:
-    """A row whose configs are not made yet. options: its own choices of the options in _COMMON."""
+    """A row whose configs are not made yet; `options` are its own choices of the options in _COMMON."""
 
     label: str
     method: Method
@@ -146,6 +147,7 @@ def _plan(
         defaults = [default_partition(row.method, source) for row in asked]
         partition = next((name for name in defaults if name != Method.partition), defaults[0])
     options = {**options, "task": task, "data": source, "partition": partition}
+    # Reference methods are added by name, so a row with other settings of one counts as present.
     names = [row.method.name for row in asked]
     missing = [get_method(name) for name in REFERENCES.get(task, ()) if name not in names]
     if str(options.get("split")).startswith("inductive"):
@@ -228,6 +230,7 @@ def _shared_by_label(
     found = {
         row.label: existing_settings(row.method, task, shared[row.method.name], row.settings) for row in rows
     }
+    # Known once all rows are planned: a setting may exist for one row of a method and not for another.
     taken = {key for settings in found.values() for key in settings}
     for row in rows:
         left = {key: value for key, value in shared[row.method.name].items() if key not in taken}
