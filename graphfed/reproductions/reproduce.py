@@ -166,6 +166,7 @@ def reproduce(
     with files.open_folder(folder, resume=begun, keep=_has_results):
         runs = to_run(planned, cache, log)
         log(cost_text(runs, len(to_learn), len(measured), jobs))
+        # What was asked last is what `resume` goes on with; earlier items stay in reproduce.json.
         manifest = {**manifest, "reproduce": asked}
         write_manifest(folder, manifest)
         run_all(to_learn, jobs=jobs, cache=cache, command=command, progress=progress)
