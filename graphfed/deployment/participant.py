@@ -342,6 +342,7 @@ def _check_same(folder: Path, arguments: JsonObject) -> None:
     if not file.exists():
         return
     before = files.read_json(file, SiteManifest).get("asked", {})
+    # These two change nothing that is computed or sent.
     same = set(before) & set(arguments) - {"wait", "checkpoint_every"}
     changed = differences({key: before[key] for key in same}, {key: arguments[key] for key in same})
     if changed:
@@ -448,6 +449,7 @@ def _join(
             accept=None if report is None else partial(_accept_agreed, agree, report),
         )
     received = fed.local_parts(reports)
+    # At the server: from now on no site may report more nodes than it has declared.
     for reports_of_all in received:
         fed.received.declared = _declared(reports_of_all)
     return agreed, dict(zip(arguments["sites"], received[0], strict=True)) if received else {}
@@ -568,6 +570,7 @@ def _write_manifest(
 
 def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     """Write the files of this participant, the result last."""
+    # Only the link of a deployment counts bytes with headers and encryption.
     wire_bytes = dict(getattr(fed.link, "wire", {}))
     result: JsonObject = {
         "rounds": outcome.rounds_run,

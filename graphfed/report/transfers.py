@@ -90,6 +90,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     return [
         Line(
             name,
+            # A gradient is described together with the transfer whose gradient it is.
             texts.get(name, texts.get(name.removesuffix("/grad"), "")),
             name not in texts and name.endswith("/grad"),
             link,

@@ -130,7 +130,7 @@ def reproduce(
         data_dir: The folder of the data sets.
         progress: Whether to show progress on stderr.
         log: Called when a row is timed, and with what there is to do.
-        command: The command that manifest.json records.
+        command: The command line that manifest.json records, for its readers.
 
     Returns:
         The figures, which the folder has as reproduce.json.

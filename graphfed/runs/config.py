@@ -87,6 +87,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
+    # A partition in a file has its options and its seed there, and takes none here.
     partition_name = "" if partitioning.file else partitioning.name
     if definition.own_partition and not partition_name:
         raise InputError(f"the partition in {partitioning.file} {definition.own_partition}")

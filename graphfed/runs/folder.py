@@ -148,6 +148,7 @@ def check_free(folder: Path) -> None:
             fault = "is not empty"
         if fault:
             raise InputError(f"the output folder {folder} {fault}; give another folder with --out")
+        # The nearest folder above that exists decides whether the missing ones can be made.
         above = target
         while not above.exists():
             above = above.parent

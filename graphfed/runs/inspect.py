@@ -95,7 +95,7 @@ def inspect(
 
     Args:
         data, partition, split: As in `run`.
-        clients: The number of clients.
+        clients: The number of clients; None for those that the data names.
         seed: The seed of partition and split.
         data_dir: The folder where data files are looked for first.
         settings: Settings of the partition and of a generated data set.

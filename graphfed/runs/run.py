@@ -173,7 +173,7 @@ def run(
             clients; default: one for each client.
         placement: In the runtime "local": "stacked" computes all clients together; "one-at-a-time" is slow
             and simple, for debugging.
-        device: The torch device.
+        device: The torch device on which everything is computed: "cpu", "cuda" or "cuda:0".
         threads: Threads to compute with; default: one for a small graph, every core for a large one. In the
             runtime "processes" each process has so many; default: one.
         data_dir: The folder where data files are looked for first.
@@ -183,9 +183,9 @@ def run(
         on_round: Called after every evaluated round with its line of metrics.jsonl: ``round``, ``val`` (the
             validation metrics by name), ``bytes``, ``seconds``, and ``facts`` if the method reports any. An
             exception that it raises ends the run.
-        settings: What `--set` takes: ``settings={"partition.beta": 1.0}``.
-        command: The command that manifest.json records.
-        more: Settings by name: ``lr=0.1``.
+        settings: Settings by key, as `--set` takes them: ``settings={"partition.beta": 1.0}``.
+        command: The command line that manifest.json records, for its readers.
+        more: Settings by name, in addition to `settings`: ``lr=0.1``.
 
     Returns:
         The result, which is also in the folder.

@@ -164,6 +164,7 @@ def _parse(text: str) -> SettingValue:
     """Return a text as a number or None, or else as text. The type of the setting decides about booleans."""
     if text.lower() in ("none", "null"):
         return None
+    # Whole numbers first: as floats, large seeds would lose digits.
     for kind in (int, float):
         try:
             return kind(text)

@@ -204,6 +204,7 @@ class _Watch:
         if self.on_event is None:
             return
         seconds, fed = time.perf_counter() - self.began, self.fed
+        # One of several processes knows only its own memory, which says little about the run.
         memory = peak_memory() if fed.link is None else 0
         sent, may_stop = fed.ledger.counted_bytes, patience_of(self.config) is not None
         rounds = self.config.run.rounds
@@ -253,6 +254,7 @@ class _Training:
             )
         else:  # it was saved, and sent before the run was interrupted
             decision = {**decision, **NOTHING_DUE}
+        # With models of their own, clients have chosen their best weights already (`do_round`).
         best = run.evaluated if decision["keep"] and not personal else run.best
         return replace(run, decision=decision, best=best), decision
 
@@ -280,12 +282,14 @@ class _Training:
             outputs = method.predict(fed, state, config, "val")
             scores, scored = evaluation.score(fed, self.data, outputs, "val", "val", self.prepared, config)
         metric = evaluation.decides(config, self.prepared)
+        # Only the server knows it; the other places get the decision with the next control message.
         progress = fed.server.run(update_progress, run.progress, scored, number, self.task.name, metric)
         run = replace(run, evaluated=state, progress=progress)
         if method.personal:
             better, best_scores = fed.clients.run(
                 evaluation.better_clients, scores, run.best_scores, outputs=2
             )
+            # Every client keeps the weights of its own best round.
             chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
             best = State({**state.values, "weights": chosen}, state.prepared)
             run = replace(run, best=best, best_scores=best_scores)

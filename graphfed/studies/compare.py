@@ -47,13 +47,13 @@ def compare(
         methods: Names, or mappings for rows with choices of their own, as in {"method": "fedgcn", "label":
             "one hop", "settings": {"hops": 1}}. The reference methods of the task (see
             `methods.baselines.references`) are added if they are missing.
-        seeds: The seeds of every row.
+        seeds: The seeds of every row, each of which gives a run.
         out: The folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder
             for each run, and comparison.json when all runs have ended.
         progress: Whether to show progress on stderr.
         settings: Settings common to all rows. A key goes to every row in whose runs the setting exists, and
             ``"<method>.<key>"`` to rows of that method alone. One that exists in no run is refused.
-        command: The command that manifest.json records.
+        command: The command line that manifest.json records, for its readers.
         options: What `run` takes (data, clients, partition, rounds, split, ...), common to all rows, and
             settings by name, as in lr=0.1.
 
@@ -266,4 +266,5 @@ def _shared_settings(
             raise InputError(f"no method of this comparison has a setting {shown(key)}; {hint}")
         for name in takers:
             shared[name][key] = value
+    # A setting for one method wins over the same setting for all.
     return {name: shared[name] | specific[name] for name in known}

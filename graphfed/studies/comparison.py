@@ -401,6 +401,7 @@ def unequal_settings(rows: Iterable[ComparedRow]) -> dict[str, JsonObject]:
         for key, value in row.get("training", {}).items():
             if key not in _NOT_TRAINING:
                 values.setdefault(key, []).append(value)
+    # Of equally frequent values, max returns the first one.
     usual = {key: max(those, key=those.count) for key, those in values.items()}
     found = {}
     for row in rows:

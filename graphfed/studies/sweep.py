@@ -202,18 +202,18 @@ def sweep(
     the test nodes.
 
     Args:
-        method: The name of the method.
+        method: The name of the method whose settings are tried.
         grid: Values by setting, as in {"lr": [0.1, 0.5], "hidden": [16, 32]}; every combination is tried.
         ranges: Ranges of a search, as in {"lr": (0.01, 1.0, "log")}: whole ends give whole numbers, and
             with "log" the logarithm is drawn evenly. A grid next to them gives choices.
         trials: The number of trials of a search, with Optuna's TPE sampler, seeded with the first seed; None
             to try every combination.
-        seeds: The seeds of every trial.
+        seeds: The seeds of every trial, over which its validation metric is averaged.
         out: The folder; None for ``runs/sweep-<method>-<data>-<time>``, False to write nothing. If it holds
             this very sweep, the missing trials are run.
         progress: Whether to show progress on stderr.
-        settings: Settings common to all trials.
-        command: The command that manifest.json records.
+        settings: Settings common to all trials, by key, as `--set` takes them.
+        command: The command line that manifest.json records, for its readers.
         options: What `run` takes, common to all trials. Only settings of the method can vary, so that every
             trial of a seed has the same graph, split and partition.
 
@@ -526,6 +526,7 @@ def _run_trial(study: Study, plan: Plan, number: int, settings: Settings) -> Tri
                 f"{study.folder / name} is not this trial ({text}): it is damaged, or of another version of "
                 "Optuna; remove it to run the trial again"
             )
+    # The file has the figures of the first seeds already, if the sweep was interrupted.
     for seed, config in list(plan.row.configs.items())[len(trial["rounds"]) :]:
         if trial["failed"] is not None:
             break

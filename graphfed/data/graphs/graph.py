@@ -169,7 +169,7 @@ class Graph:
         """Return the user's name of a node for a message.
 
         Args:
-            node: The number of the node.
+            node: The number of the node, from 0 to N - 1.
 
         Returns:
             The node's id, shortened to 60 characters and quoted, or its number if it has no id.

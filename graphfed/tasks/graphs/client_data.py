@@ -225,6 +225,7 @@ def _read_tables(
         class_names, y = classes_of(description.name, rows.label, description.classes)
     part, parts = rows.part, "column"
     if part is None or split.partition(":")[0].lower() not in ("default", "public"):
+        # A split that the run names replaces the column of parts.
         part, parts = hashed_parts(number[:count], split, split_seed), "hash"
     # Rows of a cohort are sorted by client and number.
     order = np.lexsort((number[:count], rows.client))

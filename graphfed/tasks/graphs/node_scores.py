@@ -190,6 +190,7 @@ def count_scores(
     all finite are not counted.
     """
     nodes = _ranked(cohort, logits, target, positive)
+    # All nodes as those of one client.
     client = nodes.client if per_client else torch.zeros_like(nodes.client)
     clients = cohort.num_clients if per_client else 1
     counts = ranking.count(

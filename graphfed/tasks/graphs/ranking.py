@@ -304,17 +304,11 @@ def refine_until(
     name: str,
     metrics: tuple[str, ...] = METRICS,
 ) -> Located:
-    """Let the clients count their scores in finer bins until the metrics are known well enough.
+    """Let the clients count their scores in finer bins until the metrics are known well enough (`divide`).
 
-    Args:
-        blocks: The `Blocks` of the first counts, at the server.
-        count_again: (edges at the clients) -> the counts summed at the server.
-        merge: (blocks, division, counts) -> the refined blocks; runs at the server.
-        tolerance: See `divide`.
-        name: What the names of the transfers begin with.
-
-    Returns:
-        The blocks at the server. After `REFINEMENTS` counts they may still be too coarse.
+    `blocks` are those of the first counts, at the server. `count_again` maps edges at the clients to counts
+    that are summed at the server, where `merge` makes the refined blocks of (blocks, division, counts).
+    `name` begins the names of the transfers. After `REFINEMENTS` counts the blocks may still be too coarse.
     """
     for _ in range(REFINEMENTS):
         division = fed.server.run(divide, blocks, bins, tolerance, *metrics)

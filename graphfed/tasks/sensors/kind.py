@@ -208,6 +208,7 @@ class SensorKind(DataKind[SensorClient, Series, Network | Edges, Network]):
 
     def rows(self, own: SensorClient, config: object) -> int:
         split = own.series.split
+        # Training takes every `every`-th window, and a step at most a batch of them.
         windows = -(-split.train // split.every)
         batch: int = value(config, "batch", windows)
         return own.series.num_clients * min(batch, windows)
