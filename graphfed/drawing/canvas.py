@@ -133,8 +133,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
         for ax, chart in zip(line, row, strict=False):
             chart.draw(ax)
             if ax.get_legend() is None:
-                # A label that several charts have appears once; charts with a legend of their own are left
-                # out.
+                # A label of several charts appears once; a chart with its own legend is left out.
                 handles, labels = ax.get_legend_handles_labels()
                 labelled |= dict(zip(labels, handles, strict=True))
         for ax in line[len(row) :]:

@@ -156,7 +156,7 @@ class Learning:
 def _observed(config: RunConfig) -> dict[str, object]:
     """Return what must be the same for learning and use."""
     sizes = {name: value(config.settings, name) for name in ("layers", "hidden")}
-    # The actor's input has a size for each client and layer, so a policy fits one form of run only.
+    # A policy reads the weights of every client, so it fits only as many clients with the same network.
     return {**sizes, "clients": config.clients, "data": config.data_name}
 
 
@@ -171,6 +171,6 @@ def without_policy(config: RunConfig) -> RunConfig:
     """Return a run with full batches in place of a policy that is not learned yet; it takes as long."""
     if value(config.settings, "policy_file") is None:
         return config
-    # The policy's file is not there yet, and a run without it would be refused.
+    # The policy's file does not exist before the policy is learned.
     full = changed(config.settings, policy="full", policy_file=None)
     return dataclasses.replace(config, settings=full)

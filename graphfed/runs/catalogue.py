@@ -30,7 +30,7 @@ def describe_method(name: str) -> "JsonObject":
     """Return the description of the method with a name or an alias, in lower or upper case."""
     catalogue, _ = _describe_all()
     known = {each["name"]: each for each in catalogue["methods"]}
-    # The methods of a plug-in that was loaded by its file are not in the catalogue.
+    # A name that is missing there is unknown or cannot be loaded, and `get_method` says why.
     return known.get(canonical_name(name)) or _description(get_method(name))
 
 

@@ -228,7 +228,7 @@ def _inspect_sensors(
             "partition out"
         )
     asked = dict(settings)
-    # Settings of training, except for these two, which decide how many windows there are.
+    # Of the settings of training only these two are taken: they decide which windows there are.
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}
     _check_settings(asked, [f"data.{key}" for key in known])

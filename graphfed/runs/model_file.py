@@ -62,8 +62,7 @@ def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name, leaf in flat[0].items() if flat else ():
         if len(flat) > 1:
-            # Each client's pairs differ, so the stored forms of several parts cannot be joined; full rows
-            # can.
+            # The pairs of the clients differ, so only full rows of several parts can be joined.
             each = [f[name] for f in flat]
             full = [
                 pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x

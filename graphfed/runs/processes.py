@@ -52,8 +52,7 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = get_task(arguments["task"]["name"]).data
     load = kind.load if fed.here else kind.load_server
-    # The file is removed once it is read, so that no raw data stays in the temporary folder if the caller is
-    # killed.
+    # The file is removed once it is read, so no raw data stays on the disk if the caller is killed.
     data_here = [] if arguments["data"] is None else [_read_once(Path(arguments["data"]), load)]
     # The method may come from a plug-in, which this process has not loaded yet.
     load_plugins(arguments["plugins"])

@@ -77,8 +77,8 @@ class RunConfig(CommonOptions):
         """Convert the whole config to JSON, for manifest.json."""
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
-            # All fields, of which those below are replaced by what identifies an object in JSON.
             **({"plugins": plugins} if plugins else {}),
+            # All fields, of which those below are replaced by what identifies an object in JSON.
             **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "settings"},
             "method": self.method.name,
             "data": self.data_name,

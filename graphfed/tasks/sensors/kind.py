@@ -231,7 +231,7 @@ class SensorKind(DataKind[SensorClient, Series, Network | Edges, Network]):
         if isinstance(server, Network):
             return server
         schema = SensorSchema(**agreed["readings"])
-        # All sensors: a split by location is refused at the sites, whose descriptions have no locations.
+        # All sensors, because deployments refuse a split by location.
         observed = np.ones(server.num_nodes, dtype=bool)
         numbers = {
             name: getattr(schema, name) for name in ("lags", "horizon", "every", "train", "val", "test")
