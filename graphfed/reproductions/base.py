@@ -200,6 +200,7 @@ class Item:
     kind: str = ""
 
     def __post_init__(self) -> None:
+        # Labels name the folders of runs, so they must be different.
         labels = [row.label for row in self.rows]
         for label in labels:
             if labels.count(label) > 1:

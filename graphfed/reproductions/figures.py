@@ -340,6 +340,7 @@ def _targets_of(item: Runs, results: Mapping[str, Sequence[Result]]) -> dict[str
     for name, target in item.targets.items():
         shares[name] = None if target is None else target.share
         if target is not None and target.row:
+            # What the row reached at its best rounds, as a mean over its seeds.
             followed = results[target.row]
             mean = statistic([result.val[get_task(result.task).metric] for result in followed])["mean"]
             shares[name] = None if mean is None else mean - target.less

@@ -242,6 +242,7 @@ def _on_data(paper: Paper, item: str | None, data: str | None) -> list[Item]:
     variants = paper.items
     if item is not None:
         base = items[item].base
+        # An item without a base has no choice of data.
         variants = tuple(entry for entry in paper.items if base and entry.base == base)
     chosen = [entry for entry in variants if entry.data == data]
     if not chosen:

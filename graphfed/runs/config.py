@@ -300,6 +300,7 @@ def _training(
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+        # Larger numbers would overflow, or make a model that no memory can hold.
         limit = MAX_WIDTH if key in ("hidden", "layers", "heads", "output_heads") else MAX_COUNT
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")

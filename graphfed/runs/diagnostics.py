@@ -266,6 +266,7 @@ def _smallest_swing(values: Sequence[float], count: float) -> float:
 
 def swings(values: Sequence[float], least: float) -> int:
     """Count the falls of at least `least` that follow each other with a rise of at least `least` between."""
+    # Falls and rises that are smaller than `least` are noise, and change neither the state nor the count.
     falls, falling, extreme = 0, False, values[0]
     for value in values:
         if falling:

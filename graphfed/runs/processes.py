@@ -42,11 +42,6 @@ PROGRAM = "graphfed.runs.processes:run_worker"
 def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None]) -> JsonObject:
     """Run one process's part of a run.
 
-    Every worker returns the predictions of its clients (rows [n], logits [n, C]) and their weights to the
-    caller. This is the view of an experimenter, who partitioned the data on this machine in the first place,
-    so these results are not transfers and are not on the ledger. In a deployment predictions and personal
-    weights stay at their site.
-
     `arguments` are plain values: method, plugins, config, task, checkpoints, dtype and the path of the data.
     """
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
@@ -82,6 +77,8 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
             )
     except Interrupted as stopped:
         return {"interrupted": str(stopped)}
+    # With predictions and weights of all clients: the caller has partitioned the data on this machine in the
+    # first place, so these are not transfers and not on the ledger. In a deployment they stay at the sites.
     return part_of_run(fed, method, outcome)
 
 

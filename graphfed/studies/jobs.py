@@ -118,6 +118,7 @@ def _run_in_processes(
 ) -> None:
     ended = _Ended(runs)
     context = get_context("spawn")
+    # Nothing is ever sent through the pipe: that it closes is the request to stop.
     hears, stop = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
     try:

@@ -329,6 +329,7 @@ def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, Stati
 def statistic(values: Sequence[float | None]) -> Statistic:
     """Return mean and deviation of a number over seeds."""
     known = [v for v in values if v is not None]
+    # A mean without the missing value would be over other seeds than the other rows have.
     if len(known) < len(values) or not values:
         return {"mean": None, "std": None, "values": list(values)}
     std = float(np.std(known, ddof=1)) if len(known) > 1 else None
@@ -345,6 +346,7 @@ def spread(found: Statistic | None, *, error: bool = False) -> str:
         return "-"
     mean, std = found["mean"], found["std"]
     scale, decimals = 100, 1
+    # Four significant digits of the mean, and the same decimals for the deviation.
     if error:
         scale, decimals = 1, max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 0
     text = f"{scale * mean:.{decimals}f}"
