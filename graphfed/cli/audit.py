@@ -42,6 +42,7 @@ def audit(
     from graphfed.audit.run import audit as run_checks
 
     found = run_checks(folder, data_dir=data_dir, progress=progress)
+    # The page and the card quote the audit, so an older page would contradict audit.json.
     if (folder / "report.html").exists():
         from graphfed.report.page import write_card, write_report
 

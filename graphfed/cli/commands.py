@@ -81,11 +81,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: The words after "graphfed"; None for those of this process.
-    """
+    """Run the command line with the words after "graphfed"; None for those of this process."""
     # This must be set before torch is loaded: threads that wait sleep instead of spinning. On cores that
     # other programs keep busy, spinning made a round on Cora up to 70 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -95,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
+        # SIGTERM is like Ctrl-C, so that commands can save and clean up.
         with stopping():
             code = app(
                 None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
@@ -117,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message:  # a group without a command has printed its help
             say(f"error: {message} (see {'graphfed' if page is None else page.command_path} --help)")
         return UNUSABLE
+    # A command returns nothing; only typer.Exit has a code.
     return code if isinstance(code, int) else DONE
 
 
@@ -127,6 +125,7 @@ def _as_setting(error: Any) -> str:
     if not name or error.ctx is None:
         return ""
     options = {opt for parameter in error.ctx.command.params for opt in parameter.opts}
+    # The command has the option, or takes no settings at all.
     if option in options or "--set" not in options:
         return ""
     from graphfed.runs.settings import home_of

@@ -115,6 +115,7 @@ def data_inspect(
     from graphfed.runs.folder import check_new_file
 
     if out is not None:
+        # Before the data is read, which may take minutes.
         check_new_file(out, PICTURES)
     found = _inspect_data(data, shared.run, settings)
     if out is not None:
@@ -154,6 +155,7 @@ def data_partition(
     from graphfed.files import writing
     from graphfed.runs.folder import check_new_file
 
+    # Before the data is read, which may take minutes.
     check_new_file(out, (".safetensors",))
     found = _partition_graph(data, shared, settings)
     assert found.partition is not None
@@ -233,6 +235,7 @@ def _drawn(found: "Inspection", path: Path) -> bytes:
     from graphfed.report.overviews import overview_picture
     from graphfed.runs.overview_schema import GraphOverview, ReadingsOverview
 
+    # The overview goes through the schema, as one that is read from a run's folder.
     kind = ReadingsOverview if found.of_sensors else GraphOverview
     return overview_picture(kind.model_validate(found.overview), path.suffix.removeprefix("."))
 
@@ -268,6 +271,7 @@ def _listed(
     """Print a table of the first LISTED rows of `count`."""
     if not rows:
         return
+    # All other columns have numbers, which are aligned to the right.
     numbers = set(columns) - {"class", "client", "largest class"}
     print_line()
     show(make_table(columns, rows[:LISTED], numbers=numbers, title=title, plain=True))
@@ -298,6 +302,7 @@ def _print_clients(found: "Inspection") -> None:
     keys = ("nodes", "edges", "cross_client_edges", "train", "val", "test")
     rows = []
     for row in overview["clients"][:LISTED]:
+        # An empty client, or data without classes, has no largest class.
         count, name = max(zip(row["classes"], names, strict=True), default=(0, ""))
         most = f"{name} ({100 * count / sum(row['classes']):.0f} %)" if count else "-"
         rows.append((row["name"], *(f"{row[key]:,}" for key in keys), most))
@@ -315,6 +320,7 @@ def _print_methods(found: "Inspection") -> None:
     rows = [("can use it", ", ".join(able) or "none")]
     rows += [(", ".join(names), problem) for problem, names in reasons.items()]
     if len(reasons) == 1 and not able:
+        # One reason that excludes all methods is printed without the list of their names.
         rows = [("none", next(iter(reasons)))]
     print_line()
     _facts("methods", rows)

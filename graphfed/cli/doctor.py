@@ -94,10 +94,12 @@ def _libraries() -> Iterable[Finding]:
 
     yield Finding("ok", "libraries", "python", f"{platform.python_version()} ({sys.executable})")
     yield Finding("ok", "libraries", "graphfed", __version__)
+    # By import and not by metadata: a library may be installed and broken.
     faults = {module.partition(".")[0]: _fault_of(module) for module in LOADED}
     for name in dict.fromkeys([*faults, *_required()]):
         fault = faults.get(name) or ("" if _version(name) else "not installed")
         level: Level = "ok" if not fault else "problem" if name in faults else "warning"
+        # pip would leave a broken library as it is.
         again = "" if fault == "not installed" else " --force-reinstall"
         fix = f"pip install{again} {name}" if fault else ""
         yield Finding(level, "libraries", name, fault or _version(name) or "version unknown", fix)
@@ -138,6 +140,7 @@ def _extras() -> Iterable[Finding]:
         missing = [name for name in _required(extra) if not _version(name)]
         found = f"not installed: {', '.join(missing)}" if missing else "installed"
         fix = how_to_install(extra) if missing else ""
+        # A missing extra is no fault: most users need none of them.
         yield Finding("ok", "extras", extra, f"{found} (for {purpose})", fix)
 
 
@@ -178,6 +181,7 @@ def _quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
 
 
 def _device() -> Iterable[Finding]:
+    # Loaded by the check of the libraries, if it can be loaded.
     torch = sys.modules.get("torch")
     if torch is None:  # the check of the libraries reports it
         return
@@ -185,6 +189,7 @@ def _device() -> Iterable[Finding]:
     if names:
         yield Finding("ok", "device", "CUDA", f"{', '.join(names)}; use it with --device cuda")
     elif shutil.which("nvidia-smi"):
+        # A driver without a device usually means a build of torch for the CPU.
         built = torch.version.cuda
         fix = f"check that nvidia-smi lists a device; torch is built for CUDA {built}"
         if built is None:
@@ -223,6 +228,7 @@ def _folders(environ: Mapping[str, str]) -> Iterable[Finding]:
 def _writable(what: str, folder: Path, fix: str) -> Finding:
     """Check whether `folder` can be written or created, and how much space is free."""
     existing = folder.absolute()
+    # The folder itself may not exist yet; the nearest one above it decides.
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():

@@ -53,6 +53,7 @@ def methods(
 
 def _table(listed: list[dict[str, Any]]) -> None:
     """Print all methods in 80 columns. What every method needs is printed once, below the table."""
+    # Repeated in every row, it would hide what only some methods need.
     common = [need for need in listed[0]["needs"] if all(need in method["needs"] for method in listed)]
     rows = []
     for method in listed:
@@ -83,6 +84,7 @@ def _page(method: dict[str, Any]) -> None:
         "what is sent": method["sent"],
         "protection": method["protection"],
     }
+    # The defaults of the first task are in the table of settings below.
     for task in method["tasks"][1:]:
         chosen = (f"{key}={value}" for key, value in method["default_settings"][task].items())
         facts[f"defaults in {task}"] = ", ".join(chosen)

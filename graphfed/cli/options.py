@@ -29,11 +29,7 @@ def whole_number(text: str) -> int:
 
 
 def byte_count(text: str) -> int:
-    """Parse a number of bytes.
-
-    Args:
-        text: What was typed, as in 500MB or 4GB.
-    """
+    """Parse a number of bytes, as in 500MB or 4GB."""
     units = {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
     form = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT]B)", text.strip().upper())
     if form is None or not float(form[1]):
@@ -77,6 +73,7 @@ def _parameter(name: str) -> inspect.Parameter:
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
+        # Not the real default: only options that were given override those of a config file.
         default=None,
         annotation=Annotated[kind | None, _typer_option(name)],
     )
@@ -182,6 +179,7 @@ class SharedOptions:
         from graphfed.runs.settings import parse_settings
         from graphfed.studies.plan import parse_seeds
 
+        # The right operand wins: the command line overrides the file.
         options = config | self.run_options(**declared)
         settings = options.pop("set", {}) | parse_settings(self.settings or ())
         if "seeds" in options:
@@ -192,8 +190,7 @@ class SharedOptions:
 def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
     """Read the config file of a study, which has several seeds instead of one.
 
-    Args:
-        extra: Keys that the file may have in addition to the options of a run.
+    The file may have the keys `extra` in addition to the options of a run.
     """
     from graphfed.runs.config import read_config
 
@@ -206,9 +203,8 @@ def read_seedless_config(path: Path, what: str, *extra: str) -> dict[str, Any]:
 def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a decorator that adds shared options to a command, which gets them as its parameter `shared`.
 
-    Args:
-        names: Every option of the command, in the order of its help page. An option that the command declares
-            as a keyword parameter is passed under its name, even if a shared option has the same name.
+    `names` are all options of the command, in the order of its help page. An option that the command declares
+    as a keyword parameter is passed under its name, even if a shared option has the same name.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -235,6 +231,7 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             shared = SharedOptions(run=given, **{name: values.pop(name) for name in others})
             command(**values, shared=shared)
 
+        # typer reads the options of a command from its signature and annotations.
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return call

@@ -37,11 +37,7 @@ def command_line() -> str:
 
 
 def summary(result: "Result") -> str:
-    """Summarise a run in a few lines.
-
-    Returns:
-        The lines: the run, its test metrics, what it sent and how long it took, its warnings and its folder.
-    """
+    """Summarise a run in a few lines: its test metrics, what it sent, how long it took, and its folder."""
     from graphfed.runs.progress import human_bytes, human_seconds
     from graphfed.tasks.headline import headline, name_of
     from graphfed.tasks.registry import task_or_default
@@ -94,11 +90,7 @@ def interruption_logged() -> Iterator[None]:
 
 
 def print_json(content: Mapping[str, Any], files: Path | None = None) -> None:
-    """Print a result as one JSON object on stdout, and the path of its files on stderr.
-
-    Args:
-        files: The path; None if the result has no files.
-    """
+    """Print a result as one JSON object on stdout, and the path of its files, if it has any, on stderr."""
     if files is not None:
         say(f"files: {files}")
     print_line(json.dumps(content, allow_nan=False))
@@ -125,11 +117,7 @@ def print_outcome(outcome: Outcome, as_json: bool, *shown: "Table | str") -> Non
 
 
 def width() -> int:
-    """Return the number of columns to fill with text.
-
-    Returns:
-        The width of the terminal, at least 20 and at most 100.
-    """
+    """Return the number of columns to fill with text: those of the terminal, at least 20 and at most 100."""
     import shutil
 
     return max(20, min(shutil.get_terminal_size().columns, 100))

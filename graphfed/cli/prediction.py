@@ -72,6 +72,7 @@ def predict(
     from graphfed.runs.predict import predict as predict_with
     from graphfed.runs.reopen import read_manifest
 
+    # Before the manifest is read, for a clearer message about a folder that is no run.
     check_there(folder)
     if "deployment" in read_manifest(folder):
         given = {"--data": data, "--nodes": nodes, "--absent": absent, "--out": out, "--data-dir": data_dir}
@@ -87,6 +88,7 @@ def predict(
             path_in_kit = predict_at_sites(folder, progress=True)
         print_line(f"predictions: {path_in_kit} in the startup kit of each site")
         return
+    # Next to the folder and not in it: the files of a run stay as the run wrote them.
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
     away = [] if absent is None else [name.strip() for name in absent.split(",")]

@@ -52,6 +52,7 @@ def report(
     from graphfed.report.page import describe_client, write_report
 
     path = write_report(folders, out, client=client)
+    # Several folders have several clients of this number; the page describes them.
     if client is not None and len(folders) == 1:
         print_line("\n".join(describe_client(folders[0], client)))
     print_line(f"report: {path}")

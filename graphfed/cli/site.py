@@ -127,8 +127,10 @@ def site_init(
         "server": {"host": host, "port": int(port), "listen": listen},
         "sites": [site.strip() for site in sites.split(",")],
     }
+    # The same checks as for a file, so that nothing is written that cannot be read again.
     project = make_project(content, "the project")
     write_project(project, out)
+    # Sites on other machines could not reach a server that listens at a loopback address.
     if project.host != "localhost" and ipaddress.ip_address(project.listen).is_loopback:
         print_line(
             f"the server will listen at {listen}, which only its own machine can reach; give --listen "
@@ -297,6 +299,7 @@ def site_check(
     loaded = load_startup_kit(startup_kit)
     checked_device(device)
     named = _named_methods(methods)
+    # With --allow the name may belong to a module that is imported only when a run asks for it.
     for name in named if not allow else ():
         get_method(name)
     for pair in forbid or ():
@@ -347,6 +350,7 @@ def _check_forbidden(pair: str) -> None:
             raise InputError(f"--forbid {pair!r} would protect nothing: {value!r} is not a number")
         return
     complaints = [unusable_value(method, key, value) for method in owners]
+    # One method for which the value is possible is enough for the rule to protect something.
     if all(complaints):
         raise InputError(f"--forbid {pair!r} would protect nothing: {complaints[0]}")
 

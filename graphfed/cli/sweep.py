@@ -96,9 +96,7 @@ def _values(
 ) -> dict[str, list[Any]]:
     """Return the values of an option that is given once per key, by key.
 
-    Args:
-        option, pairs: The name of the option and what was typed.
-        fix: What to do if a key is given twice, for messages.
+    `option` and `pairs` are its name and what was typed, and `fix` says what to do if a key is given twice.
     """
     from graphfed.runs.settings import parse_settings
 

@@ -106,6 +106,7 @@ def _show_config(options: dict[str, Any], settings: dict[str, Any]) -> None:
     from graphfed.plain_yaml import dump_yaml
     from graphfed.runs.config import make_config
 
+    # `make_config` does not take these two.
     paths = {key: str(options.pop(key)) for key in ("out", "startup_kit") if key in options}
     config = make_config(options.pop("method", None), **options, settings=settings)
     print_line(dump_yaml(config.to_options() | paths).rstrip())
@@ -213,6 +214,7 @@ def _report(folder: Path | None, shared: SharedOptions) -> list[str]:
 
     path = folder / "report.html"
     if not path.exists():
+        # A comparison has no model card.
         if (folder / "result.json").exists():
             write_card(folder)
         write_report([folder])
@@ -290,6 +292,7 @@ def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[
                 )
             common = options
             continue
+        # All rows of a comparison share the folder and the seeds.
         for key in ("out", "seeds"):
             if key in options:
                 raise InputError(
@@ -297,6 +300,7 @@ def _compare_files(paths: list[Path], given: dict[str, Any]) -> tuple[list[dict[
                     "comparison"
                 )
         settings = options.pop("set", {})
+        # What is given on the command line wins over the file of a row, too.
         options |= given
         label = options.get("label", path.stem)
         if not isinstance(label, str | int | float):

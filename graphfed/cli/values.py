@@ -8,13 +8,9 @@ from pathlib import Path
 
 
 def choices(names: Iterable[str], group: str = "") -> Callable[[str], list[str]]:
-    """Make a completion for a list of names.
+    """Make a completion for a list of names: a function from what was typed to the names that begin with it.
 
-    Args:
-        group: A group of entry points, whose names of installed plug-ins are offered, too; "" for none.
-
-    Returns:
-        A function from what was typed to the names that begin with it.
+    `group` is a group of entry points, whose names of installed plug-ins are offered, too; "" for none.
     """
     known = tuple(names)
 
@@ -35,12 +31,7 @@ def method_names(incomplete: str) -> list[str]:
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Complete the folder of a run, a comparison or a sweep, in this folder or one level deeper.
-
-    Returns:
-        The paths that begin with it. If a name has a character that shells split at, there are none, and the
-        shell completes files instead.
-    """
+    """Complete the folder of a run, a comparison or a sweep, in this folder or one level deeper."""
     head, slash, start = incomplete.rpartition("/")
     folders: list[str] = []
     for folder in _folders_in(Path(head + slash or ".")):
@@ -48,6 +39,7 @@ def run_folders(incomplete: str) -> list[str]:
             inner = [folder] if _is_run(folder) else [f for f in _folders_in(folder) if _is_run(f)]
             path = head + slash + folder.name
             folders += [path if found is folder else f"{path}/{found.name}" for found in inner]
+    # At such a character a shell splits the completion; it then completes files itself.
     return [] if any(set(name) & set(" \t\n:'\"\\$`") for name in folders) else folders
 
 

@@ -90,6 +90,7 @@ def check_deployable(method: Method, config: Any, split: str) -> None:
         )
     for leaf in method.tree.leaves:
         if value(config, leaf.name) == "simulated":
+            # The choices of the setting that do hide something.
             others = [choice for choice in get_args(leaf.field.annotation) if choice != "simulated"]
             raise InputError(
                 f"{leaf.name}=simulated hides nothing from real participants; choose {' or '.join(others)}, "
@@ -107,6 +108,7 @@ def check_rule(method: Method, given: Mapping[str, Any]) -> None:
     of it.
     """
     offered = method.offers.get("rule", ())
+    # A method with one rule has no setting `rule`.
     rule = offered[0] if len(offered) == 1 else given.get("rule", method.defaults.get("rule", ""))
     if not isinstance(rule, str):
         raise InputError(f"rule={shown(rule)} cannot be used: expected the name of a rule")

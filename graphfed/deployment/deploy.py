@@ -64,13 +64,13 @@ def deploy(
     `details.run` of the result is the name of the run.
 
     Args:
-        method: The method.
-        startup_kit: The startup kit of the coordinator.
+        method: The name of a method that does not pool the clients' data.
+        startup_kit: The folder of the coordinator's startup kit (`graphfed site provision`).
         rounds, seed, split, out, checkpoint_every, progress, settings, command: As in `graphfed.run`.
-        more: The task, and more settings.
+        more: The task, and settings by name, as in lr=0.1.
 
     Returns:
-        The result.
+        The result, whose metrics are those of all sites together.
 
     Raises:
         InputError: The coordinator, the server or a site cannot use an option, a setting or its data.
@@ -82,6 +82,7 @@ def deploy(
         raise InputError(
             f"{get_task(task).only_simulated}; use the runtime 'local' or 'processes', or leave the task out"
         )
+    # A choice that is silently ignored would be reported as made.
     for option in AT_THE_SITES:
         if option in more:
             raise InputError(
@@ -100,6 +101,7 @@ def deploy(
     begun = True  # the sites may have saved something, unless they refused the run
     with files.open_folder(folder, keep=lambda path: begun and (path / "manifest.json").exists()):
         asked = {
+            # It must be new at every site, because it is the name of the run's folder there.
             "run": _unique(chosen.name),
             "startup_kit": str(loaded.folder),
             "split": split,
@@ -110,6 +112,7 @@ def deploy(
         try:
             return _run_to_end(folder, chosen, config, loaded, asked, progress)
         except InputError:
+            # Nothing was computed, so the folder is not worth keeping.
             begun = False
             raise
 
@@ -190,11 +193,9 @@ def request(
 ) -> JsonObject:
     """Describe a run in plain values, as `Coordinator.run` takes it.
 
-    Args:
-        run: A name for the run that no earlier run of the deployment has.
-        checkpoint_every: Seconds between checkpoints; 0 for every round.
-        rehearsal: Whether every participant also saves its part of the outcome for the caller, who has
-            partitioned the data.
+    `run` is a name that no earlier run of the deployment has, and `checkpoint_every` are the seconds between
+    checkpoints, 0 for every round. In a `rehearsal` every participant also saves its part of the outcome for
+    the caller, who has partitioned the data.
     """
     arguments = {
         "run": run,
@@ -233,13 +234,7 @@ def _named(plugin: Plugin | None, module: str) -> dict[str, str] | None:
 
 
 def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
-    """Return the outcome of the last run of a request, or raise the error with which it ended.
-
-    Raises:
-        InputError: A participant could not use what it was asked, or its data.
-        GraphfedError: A participant failed or was lost.
-        Interrupted: The run was stopped.
-    """
+    """Return the outcome of the last run of a request, or raise the error with which it ended."""
     if not outcomes:
         raise Interrupted("stopped before the run began")
     outcome = outcomes[-1]
@@ -301,6 +296,7 @@ def _write(
     joined = files.read_json(served / "manifest.json", SiteManifest)["joined"]
     manifest = read_manifest(folder)
     try:
+        # All schemas have the same facts, which the sites have compared.
         manifest["data"] |= first_task(method).data.facts(joined[startup_kit.project.sites[0].name]["schema"])
         # Each site keys the digest of its data with a secret of its own.
         digest = _digest({name: site["data"] for name, site in joined.items()})

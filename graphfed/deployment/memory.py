@@ -27,6 +27,7 @@ def check_memory(place: "Place", method: Method, config: Any, task: Task, rows: 
     allowed = allowed_memory(place.memory)
     if allowed is None:
         return
+    # The larger one and not the sum, which need not be allocated at any one time.
     needed = max(weight_bytes(config, task.num_features, task.num_classes), hidden_bytes(config, rows))
     if needed > allowed:
         raise InputError(

@@ -119,9 +119,8 @@ def run_place(
 ) -> None:
     """Train this participant's part of a run.
 
-    Raises:
-        InputError: This participant cannot take part. The message says nothing about its data.
-        Interrupted: A stop request was obeyed, after saving.
+    Raises InputError if this participant cannot take part; the message says nothing about its data. Raises
+    Interrupted if a stop request was obeyed, after saving.
     """
     is_server = fed.server_is_here
 
@@ -133,6 +132,7 @@ def run_place(
             part.folder,
             every=float(arguments["checkpoint_every"]),
             start=part.agreed["start"],
+            # The server decides for all when to stop, and its control message says so.
             stop_request=place.stop_request if is_server else StopRequest(),
         )
         outcome = train(
@@ -154,11 +154,11 @@ def predict_place(
 ) -> None:
     """Predict this participant's part with the model of a finished run, each site for its present data.
 
-    Raises:
-        InputError: This participant cannot take part, has no finished run of this name, or the method would
-            release noised values a second time.
+    Raises InputError if this participant cannot take part, has no finished run of this name, or the method
+    would release noised values a second time.
     """
     check_arguments(arguments, fed.num_clients)
+    # Before joining, because a method that is refused must not cause any message.
     check_sets_up_again(_accepted(arguments, place)[0], arguments["run"])
     with _taking_part(fed, arguments, place) as part:
         if not (part.folder / "result.json").exists():
@@ -342,6 +342,7 @@ def _check_same(folder: Path, arguments: JsonObject) -> None:
     if not file.exists():
         return
     before = files.read_json(file, SiteManifest).get("asked", {})
+    # These two change nothing that is computed or sent.
     same = set(before) & set(arguments) - {"wait", "checkpoint_every"}
     changed = differences({key: before[key] for key in same}, {key: arguments[key] for key in same})
     if changed:
@@ -354,6 +355,7 @@ def _check_same(folder: Path, arguments: JsonObject) -> None:
 @contextmanager
 def _opened(folder: Path, patience: float) -> Iterator[None]:
     """Lock the folder of the run; wait for the process of an earlier attempt that still holds it."""
+    # The process of an attempt that was lost may still be saving.
     end = time.monotonic() + patience
     with ExitStack() as stack:
         while True:
@@ -379,6 +381,7 @@ def _data_digest(arrays: Mapping[str, np.ndarray], place: "Place") -> str:
     """Digest the data of a site with a secret that stays in its startup kit. Equal data has the same digest,
     from which nothing else can be learned without the secret.
     """
+    # Without a secret, anybody could test guesses of the data against the digest.
     secret = place.startup_kit / "digest.key"
     if not secret.exists():
         write_bytes(secret, secrets.token_bytes(32), private=True)
@@ -396,6 +399,7 @@ def versions(method: str) -> dict[str, str]:
     plugin = METHODS.plugin(method)
     return {
         "graphfed": __version__,
+        # Builds for the CPU and for CUDA differ after the plus sign only.
         "torch": str(torch.__version__).partition("+")[0],
         **({} if plugin is None else {plugin.name: plugin.version}),
     }
@@ -445,6 +449,7 @@ def _join(
             accept=None if report is None else partial(_accept_agreed, agree, report),
         )
     received = fed.local_parts(reports)
+    # At the server: from now on no site may report more nodes than it has declared.
     for reports_of_all in received:
         fed.received.declared = _declared(reports_of_all)
     return agreed, dict(zip(arguments["sites"], received[0], strict=True)) if received else {}
@@ -452,6 +457,7 @@ def _join(
 
 def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
     """Return the numbers of nodes that the sites have declared, [K] by part of the split."""
+    # A number that one site has not declared cannot bound a sum over all sites.
     parts = set.intersection(*(set(report["declared"]) for report in reports))
     return {
         part: np.concatenate([np.array(report["declared"][part], dtype=np.int64) for report in reports])
@@ -564,6 +570,7 @@ def _write_manifest(
 
 def _write(part: _Part, fed: Federation, outcome: Outcome) -> None:
     """Write the files of this participant, the result last."""
+    # Only the link of a deployment counts bytes with headers and encryption.
     wire_bytes = dict(getattr(fed.link, "wire", {}))
     result: JsonObject = {
         "rounds": outcome.rounds_run,

@@ -49,20 +49,17 @@ def train_run(
     """Train with a server and sites on this machine, one site for each part of the data.
 
     The caller has partitioned the data, so it also gets what every site keeps in a real deployment: its
-    predictions and its part of the model. The startup kits are in the folder of the run until it has ended.
+    predictions and its part of the model. The startup kits are in the folder of the run until it has ended,
+    or in a temporary one if `folder` is None. `start` is not used: every participant continues from its own
+    checkpoints.
 
-    Args:
-        folder: The folder of the run; None for a temporary one.
-        start: Not used: every participant continues from its own checkpoints.
-
-    Raises:
-        InputError: A participant cannot use its settings or its data.
-        GraphfedError: A participant failed or was lost.
-        Interrupted: SIGINT or SIGTERM came.
+    Raises InputError if a participant cannot use its settings or its data, GraphfedError if one failed or was
+    lost, and Interrupted for SIGINT or SIGTERM.
     """
     check_rule(config.method, config.method.tree.listed(config.settings))
     with ExitStack() as stack:
         private = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graphfed-")))
+        # In the run's folder, where `resume` finds the checkpoints of all participants.
         home = private / "federation" if folder is None else folder.resolve() / FEDERATION
         project = loopback_project([len(part.clients) for part in parts])
         data = {site.name: private / f"{site.name}.safetensors" for site in project.sites}
@@ -74,6 +71,7 @@ def train_run(
             kind.save_server(inputs.part_of_server(config), data["server"])
         stop_request = stack.enter_context(listening())
         plugin = METHODS.module(config.method.name)
+        # The operator of all participants is the caller, who has chosen this method.
         allow = [plugin] if plugin else []
         loopback = Loopback(
             project,

@@ -74,6 +74,7 @@ def _stems(names: tuple[str, ...]) -> list[str]:
     stems: list[str] = []
     for k, name in enumerate(names):
         stem = re.sub(r"[^\w.-]+", "-", name)[:MAX_NAME].strip(".-") or "site"
+        # Some file systems do not distinguish capitals.
         while stem.lower() in {other.lower() for other in stems}:
             stem = f"{stem}-{k}"
         stems.append(stem)

@@ -133,6 +133,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
         for ax, chart in zip(line, row, strict=False):
             chart.draw(ax)
             if ax.get_legend() is None:
+                # A label of several charts appears once; a chart with its own legend is left out.
                 handles, labels = ax.get_legend_handles_labels()
                 labelled |= dict(zip(labels, handles, strict=True))
         for ax in line[len(row) :]:
@@ -140,6 +141,7 @@ def _figure(rows: Charts, width: float, legend: str) -> "Figure":
     # A single series is named by the title or the axis.
     if len(labelled) > 1:
         columns = legend_columns(labelled, width)
+        # The legend gets rows of its own, so the charts keep their heights.
         figure.set_figheight(sum(heights) + 0.24 * math.ceil(len(labelled) / columns))
         figure.legend(list(labelled.values()), list(labelled), loc=legend, ncols=columns)
     return figure

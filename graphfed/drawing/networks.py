@@ -95,6 +95,7 @@ class Network:
             ends = place[group.ends[_spread(len(group.ends), DRAWN_EDGES)].astype(int)]
             lines = LineCollection(list(ends), colors=group.colour, linewidths=0.5, alpha=group.alpha)
             ax.add_collection(lines)
+            # A collection with thin lines has no clear sign in a legend, so an empty line stands for it.
             ax.plot([], [], color=group.colour, linewidth=1.2, label=group.label or None)
         scale = float(np.clip(np.sqrt(200 / max(1, len(place))), 0.35, 1.6))
         drawn = _spread(len(place), DRAWN_NODES)
@@ -150,6 +151,7 @@ def kilometres(position: np.ndarray, geographic: bool) -> np.ndarray:
     middle = (position.min(0) + position.max(0)) / 2
     away: np.ndarray = position - middle
     if geographic:
+        # A degree of longitude becomes shorter towards the poles.
         away = KM_PER_DEGREE * np.stack((away[:, 1] * np.cos(np.radians(middle[0])), away[:, 0]), 1)
     return away
 
@@ -159,12 +161,8 @@ def by_value(
 ) -> list[Nodes]:
     """Group nodes into classes of a value with round limits: a larger value has a larger and stronger marker.
 
-    Args:
-        values: The values of the nodes, [N]; nan for a node without one.
-        what: What the values are, for the legend.
-        without: What a node without a value is, for the legend.
-        other: Whether each node has a triangle as marker, [N] bool.
-        other_label: What these nodes are, for the legend.
+    `values` are [N], nan for a node without one. The legend says `what` they are, and what a node is that has
+    none (`without`). Nodes in `other`, [N] bool, have a triangle as marker, with a label in the legend.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -40,6 +40,7 @@ def lines(
     series = []
     for label, runs in rows.items():
         x, values = runs[0][0], np.array([y for _, y in runs], dtype=float)
+        # A band needs several runs, and a line; a level has none.
         spread = values.std(0, ddof=1) if len(runs) > 1 and len(x) > 1 else None
         place = list(rows if among is None else among).index(label)
         level = len(x) == 1
@@ -122,6 +123,7 @@ def _curves(series: Sequence[Series], metric: str, scored: str, unit: str | None
     """
     means = [np.asarray(one.y, dtype=float) for one in series]
     later = np.concatenate([mean[len(mean) // 5 :] for mean in means])
+    # The limits follow from the last four fifths of the rounds.
     low, high = float(later.min()), float(later.max())
     more = 0.2 * max(high - low, 0.05 * high)
     above = unit is not None and max(mean.max() for mean in means) > high + more + 2 * (high - low)
@@ -140,10 +142,12 @@ def _costs(rows: Sequence[tuple[str, float, float, float | None]], metric: str, 
     """
     sent = [amount for _, amount, _, _ in rows if amount]
     low, high = min(sent), max(sent)
+    # Zero has no place on a logarithmic axis, so it stands left of the smallest amount.
     nothing, scale = low / 8, 100 if unit is None else 1
     powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
     steps = [factor * 10.0**e for e in powers for factor in (1, 2, 5)]
     ticks = [t for t in steps if max(low / 3, 2 * nothing) < t < 3 * high]
+    # Too many texts would overlap: whole powers of ten only.
     ticks = ticks if len(ticks) <= 7 else [t for t in ticks if np.log10(t) % 1 == 0]
     series = [
         Series(label, [amount or nothing], [scale * mean], [scale * (std or 0.0)], i, dash="", size=7.0)
@@ -258,6 +262,7 @@ def _cumulative(rows: Statistics, quantity: str) -> XY:
         if len(at) > POINTS:
             at = np.unique(np.quantile(ordered, np.linspace(0, 1, POINTS), method="inverted_cdf"))
         fraction = np.searchsorted(ordered, at, side="right") / len(ordered)
+        # The first step begins at a fraction of 0.
         series.append(Series(label, [at[0], *at], [0, *fraction], place=i, dash=DASHES[i % 4], marker=""))
     x = Axis(quantity, scale="symlog", low=0)
     return XY(series, x, Axis("fraction of clients", low=0, high=1.02), steps=True)

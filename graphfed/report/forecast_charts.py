@@ -40,7 +40,7 @@ def forecast_charts(
     """
     drawn: dict[str, str] = {}
     overview = sensors_of(shown)
-    # MAE is drawn beside RMSE, both with or both without missing readings.
+    # MAE is drawn next to RMSE, both with or both without missing readings.
     metrics = [errors.metric, errors.metric.replace("rmse", "mae")]
     rows = {
         label: [run.result.details.get("test_by_horizon") or {} for run in runs]
@@ -173,6 +173,7 @@ def _error_by_sensor(ids: Sequence[str], rmse: np.ndarray, observed: np.ndarray,
     """
     order = np.argsort(-np.where(np.isfinite(rmse), rmse, -np.inf), kind="stable")
     order = order[: int(np.isfinite(rmse).sum())]
+    # Each bar has one part that is not 0, so the stacked parts only colour it.
     parts = {"trained on": rmse[order] * observed[order], "not trained on": rmse[order] * ~observed[order]}
     if observed.all():
         del parts["not trained on"]

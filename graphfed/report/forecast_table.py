@@ -92,6 +92,7 @@ def read_sensor_errors(path: Path, ids: Sequence[str], horizon: int) -> SensorEr
     if not rows.any():
         raise InputError(f"{path} has no forecast of the test part; run again")
     rmse = np.full(len(ids), np.nan)
+    # Where no error is known, the result stays nan.
     np.sqrt(squared / np.maximum(count, 1), out=rmse, where=(count > 0) & np.isfinite(squared))
     return SensorErrors(rmse, 1.0 - float(count.sum() / (horizon * rows.sum())))
 
@@ -153,6 +154,7 @@ def span_to_draw(series: Sequence[SensorForecasts], step_minutes: int) -> tuple[
     start = None
     for begin in np.arange(midnight, time[-1] + 1, length):
         inside = (time >= begin) & (time < begin + length)
+        # The first and the last span may be cut off.
         if inside.sum() < days * MINUTES_PER_DAY // step_minutes:
             continue
         has_readings = int(np.isfinite(truth[:, inside]).any(1).sum())

@@ -38,6 +38,7 @@ def errors_of(subject: Subject) -> Errors:
     figures = [figures for run in runs for figures in (run.result.test, run.result.val)]
     known: dict[str, list[float]] = {}
     for name, value in (item for those in figures for item in those.items()):
+        # An error of 0 does not determine how many decimals the others need.
         if value:
             known.setdefault(name, []).append(abs(value))
     missing = any("rmse_as_read" in those and those.get("rmse") != those["rmse_as_read"] for those in figures)

@@ -51,12 +51,10 @@ class OneClient:
 def clients_shown(subject: Subject, number: int | None) -> list[OneClient]:
     """Describe one client of the first seed of every row that has per-client statistics.
 
-    Args:
-        number: The client's number. None selects the client with the largest epsilon against all its
-            receivers together and, among equals, the one with the most neighbours.
+    `number` is the client's number. None selects the client with the largest epsilon against all its
+    receivers together and, among equals, the one with the most neighbours.
 
-    Raises:
-        InputError: A number is given, and no row has statistics or a client with this number.
+    Raises InputError if a number is given, and no row has statistics or a client with this number.
     """
     first = {label: runs[0] for label, runs in subject.rows.items()}
     found = {label: (run, run.statistics) for label, run in first.items() if run.statistics is not None}
@@ -89,6 +87,7 @@ def _describe(label: str, run: Run, statistics: Statistics, number: int | None) 
         client = number
     else:
         raise InputError(f"the run in {run.folder} has no client {number}; give one from 0 to {count - 1}")
+    # Plain numbers, because templates write them.
     values = {name: column[client].item() for name, column in statistics.items()}
     lines = [
         _line(run, line, statistics, values)
@@ -119,6 +118,7 @@ def _line(run: Run, line: Line, statistics: Statistics, values: Mapping[str, flo
     (to,) = sentences("receivers", column=receivers, count=count)
     messages = "-"
     if per_transfer is not None:
+        # If clients were absent, or senders combine messages, the ledger has fewer.
         exact = line.messages == line.times * per_transfer
         (messages,) = sentences("messages", count=int(line.times * count), exact=exact)
     return ClientLine(line, to, human_bytes(line.clients[int(values["client"])]), messages)

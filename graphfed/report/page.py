@@ -91,6 +91,7 @@ def write_card(folder: str | Path) -> Path:
     """
     run = read_subject([folder]).first
     method = METHODS.find(run.result.method)
+    # The card is about one run, also if its folder lies in that of a comparison.
     alone = Subject({run.result.method: [run]}, None)
     figures = _figures(alone)
     text = fill_template(
@@ -127,6 +128,7 @@ def _network(run: Run, method: Method | None) -> str:
     """Return the name of a run's graph network: the chosen one, or the only one of its method."""
     chosen = run.manifest.config.training.get("backbone")
     if chosen is None and method is not None:
+        # A method with one network has no such setting, but its default config names the network.
         chosen = value(method.configure({}), "backbone")
     return str(chosen or "graph network")
 

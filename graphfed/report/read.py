@@ -107,6 +107,7 @@ def read_subject(folders: Sequence[str | Path]) -> Subject:
 
 def _of_runs(paths: Sequence[Path]) -> Subject:
     comparison = comparison_of(paths)
+    # `comparison_of` has checked that the runs belong together; it names their folders as given.
     runs = {str(path): _read_run(path) for path in paths}
     rows = {row["label"]: [runs[folder] for folder in row["folders"] if folder] for row in comparison.rows}
     return Subject(rows, comparison)
@@ -180,6 +181,7 @@ def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
     kinds = {"split": "text", "label": "integer", "prediction": "integer", "client": "integer"}
     table = read_table(path, kinds, optional={"client_name": "text"})
     test = np.array(table["split"].to_pylist()) == "test"
+    # A label that is not known is nan, and equal to no prediction.
     hit = table["label"].to_numpy()[test] == table["prediction"].to_numpy()[test]
     clients = (
         table["client_name" if "client_name" in table.column_names else "client"].to_numpy()[test].astype(str)

@@ -116,6 +116,7 @@ def _is_federated(row: ComparedRow) -> bool:
 
 def _best_of(rows: Sequence[ComparedRow], part: Literal["val", "test"], figures: Figures) -> ComparedRow:
     """Return the row with the best mean of the ranking metric on a part of the split."""
+    # Of errors the smallest is the best.
     sign = -1 if isinstance(figures, Errors) else 1
 
     def score(row: ComparedRow) -> float:
@@ -241,6 +242,7 @@ def _difference_cells(
         for k, each in enumerate(found)
         if each is not None and each.t_test is not None and each.wilcoxon is not None
     }
+    # Each kind of test is a family of its own.
     t_tests = correct_by_holm([t_test for t_test, _ in tested.values()])
     signed_ranks = correct_by_holm([wilcoxon for _, wilcoxon in tested.values()])
     corrected = dict(zip(tested, zip(t_tests, signed_ranks, strict=True), strict=True))

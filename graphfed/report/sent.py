@@ -45,6 +45,7 @@ def last_run(runs: Path, name: str | None = None) -> Path:
             f"no run has ended in {runs.parent}; name the startup kit of a site that has taken part in a run"
         )
     if name is None:
+        # A ledger is written when a run has ended at the site.
         return max(ended.values(), key=lambda folder: (folder / "ledger.json").stat().st_mtime)
     if name not in ended:
         raise InputError(f"no run {name!r} has ended in {runs.parent}; {did_you_mean(name, ended)}")

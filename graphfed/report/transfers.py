@@ -82,6 +82,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
         # A method of a plug-in that is not loaded has no descriptions.
         **({} if known is None else known.sends.messages), **MESSAGES, **DEPLOYED, **OWNER_MESSAGES
     }  # fmt: skip
+    # One transfer may have an entry for each phase, and for each ledger of a site.
     grouped: dict[tuple[str, str, str], list[Transfer]] = {}
     for entry in entries:
         link = LINKS[entry.sender, entry.receiver]
@@ -89,6 +90,7 @@ def lines_of(entries: Iterable[Transfer], method: str) -> list[Line]:
     return [
         Line(
             name,
+            # A gradient is described together with the transfer whose gradient it is.
             texts.get(name, texts.get(name.removesuffix("/grad"), "")),
             name not in texts and name.endswith("/grad"),
             link,

@@ -136,15 +136,15 @@ def point(series: str, x: float, method: str, *, panel: str = "", label: str = "
     """Make a row that is a point of a line.
 
     Args:
-        series: The line.
-        x: The place on the line.
-        method: The method.
-        panel: The panel of the line.
-        label: By default panel, series and x.
-        fields: Other fields of `Row`.
+        series: The name of the line, which all of its points share.
+        x: The place of the point on the axis of the item (`Runs.x`).
+        method: The name of a registered method.
+        panel: The panel of the drawing that shows the line; "" if there is only one.
+        label: The name of the row; by default panel, series and x.
+        fields: Other fields of `Row`, such as options, settings and printed figures.
 
     Returns:
-        The row.
+        The row, with the fields that were given.
     """
     made = f"{panel} {series} {x}".strip()
     return Row(label or made, method, panel=panel, series=series, x=x, **fields)
@@ -200,6 +200,7 @@ class Item:
     kind: str = ""
 
     def __post_init__(self) -> None:
+        # Labels name the folders of runs, so they must be different.
         labels = [row.label for row in self.rows]
         for label in labels:
             if labels.count(label) > 1:
@@ -217,10 +218,10 @@ class Item:
         """Return the options of a row, with those of the item.
 
         Args:
-            row: One of its rows.
+            row: A row of this item, whose options replace those of the item.
 
         Returns:
-            The options by name.
+            The options of `graphfed.run` by name.
         """
         return {**self.options, **row.options}
 
@@ -228,7 +229,7 @@ class Item:
         """Return the settings of a row, with those settings of the item that exist in its runs.
 
         Args:
-            row: One of its rows.
+            row: A row of this item, whose settings replace those of the item.
 
         Returns:
             The settings by name; preset=paper unless they say otherwise.
@@ -251,10 +252,10 @@ class Item:
         """Return the seeds of a row.
 
         Args:
-            row: One of its rows.
+            row: A row of this item, which may have seeds of its own.
 
         Returns:
-            The seeds.
+            A seed for each run of the row.
         """
         return tuple(self.seeds if row.seeds is None else row.seeds)
 
@@ -264,17 +265,18 @@ class Item:
         """Return the checked config of a run, which has one thread unless the options say otherwise.
 
         Args:
-            row: One of its rows.
-            seed: The seed of the run.
-            data_dir: The folder of the data sets.
+            row: A row of this item that has a method.
+            seed: The seed of weights, draws, partition and split.
+            data_dir: The folder that is searched first for data sets; None for the usual ones.
             settings: More settings, which replace those of the row.
 
         Returns:
-            The config.
+            The config, in which every option and setting is checked.
 
         Raises:
             InputError: An option or setting cannot be used.
         """
+        # As settings of the row, so that they decide which settings of the item exist.
         row = replace(row, settings={**row.settings, **(settings or {})})
         return make_config(
             row.method,
@@ -306,10 +308,10 @@ class Item:
         """Return whether what is there of a data set suffices.
 
         Args:
-            data: What is there.
+            data: The files that were found of the data set, and those that are missing.
 
         Returns:
-            True if it suffices.
+            True for the whole data set, and for the structure alone if the item `reads` only that.
         """
         return data.ready or (self.reads == "structure" and data.place is not None)
 
@@ -317,10 +319,10 @@ class Item:
         """Return the same item with other seeds in every row.
 
         Args:
-            seeds: The seeds.
+            seeds: The seeds that replace those of the item and of its rows.
 
         Returns:
-            The item.
+            The item, whose rows have no seeds of their own.
         """
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
@@ -360,7 +362,9 @@ class Item:
         """
         kept = self._with_rows([row for row in self.rows if row.quick])
         short = replace(kept, rows=tuple(self._short_row(row) for row in kept.rows))
+        # Also those rows that have seeds of their own get the few seeds of the short version.
         short = short.with_seeds(self.seeds if self.quick.seeds is None else self.quick.seeds)
+        # Figures on other data cannot be compared with the printed ones.
         if {*short.data_sets} <= {*self.data_sets}:
             return short
         rows = tuple(
@@ -471,7 +475,7 @@ def on_data(make: Callable[[str], AnyItem], data: Sequence[str]) -> tuple[AnyIte
 
     Args:
         make: Makes the item for a data set, without the data set in its title and options.
-        data: Names of data sets.
+        data: The names of the data sets; on the first one the item keeps its name.
 
     Returns:
         An item for each; from the second data set on its name is followed by the data set's.
@@ -505,18 +509,19 @@ def same_runs(
     """Return an item that shows other figures of the runs of another item, on the same data.
 
     Args:
-        item: The item that has the runs.
-        shows: `Runs` or `Curves`.
-        name: Its name on the first data set.
-        title: What it shows, without the data set.
-        metrics: What it shows of every run.
+        item: The item whose folder has the runs.
+        shows: The class of the new item, `Runs` or `Curves`.
+        name: The name of the new item on the first data set.
+        title: What it shows, without the name of the data set.
+        metrics: The metrics that it shows of every run.
         rows: Labels of the rows that it shows, without their comparisons; None for all rows as they are.
-        fields: Other fields that differ from the other item's, as its source.
+        fields: Other fields in which it differs from `item`, such as its source.
 
     Returns:
-        The item.
+        The new item, with `item`'s folder of runs.
     """
     used = {metric.split(".")[1] for metric in metrics if "." in metric}
+    # Targets that no shown metric uses would ask for rows that are not shown.
     part = replace(item, targets={key: target for key, target in item.targets.items() if key in used})
     if rows is not None:
         known = {row.label: row for row in item.rows}
@@ -530,7 +535,7 @@ def same_runs(
         "runs_in": item.run_folder,
         **fields,
     }
-    # Whether it draws curves is no business of the other item.
+    # The new item decides itself whether it draws curves.
     return shows(**{key: value for key, value in others.items() if key not in ("kind", "against")} | own)
 
 

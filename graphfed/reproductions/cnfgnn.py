@@ -212,6 +212,7 @@ def table7(data: str) -> Runs:
 
     def printed(label: str) -> dict[str, Printed]:
         figures = TABLE7.get(data, {}).get(label, ())
+        # Most rows have only the printed error; bytes and rounds are printed for a few.
         return dict(zip((RMSE, "bytes_to_best", "best_round"), map(Printed, figures), strict=False))
 
     def small(name: str, method: str) -> Row:
@@ -229,6 +230,7 @@ def table7(data: str) -> Runs:
         settings = {**shared.GRAPH_NETWORK, **budget.strategies}
         if name is not None:
             settings["strategy"] = name
+        # These train clients and server in turns; the other strategies have no batches of the server.
         if name in (None, "at"):
             settings |= budget.alternating
         if label in budget.server_rounds:

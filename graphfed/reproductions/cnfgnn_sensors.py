@@ -65,17 +65,10 @@ UNSEEN = "#b8b8b8"
 def visible_sensors(item: Measured, row: Row, place: Place) -> dict[str, object]:
     """Return which sensors the split of a row shows to training, and which edges lie among these.
 
-    Returns:
-        - seed, data, split: of the row
-        - sensors, edges: how many there are in all (edges are directed, without those from a sensor to
-          itself)
-        - visible_sensors, visible_edges: how many of these training sees
-        - position [S, 2], geographic: as in `Sensors`
-        - observed: [S]
-        - pairs: [sender, receiver] of each visible edge
-
-    Raises:
-        InputError: The sensors have no positions.
+    The edges are directed, without those from a sensor to itself. `sensors` and `edges` count all of them,
+    `visible_sensors` and `visible_edges` those that training sees; `pairs` has [sender, receiver] of the
+    latter. `position` [S, 2], `geographic` and `observed` [S] are as in `Sensors`. Raises InputError if the
+    sensors have no positions.
     """
     inputs = _inputs(item, row, place)
     sensors, observed = inputs.sensors, inputs.split.observed
@@ -164,6 +157,7 @@ def operations(item: Measured, row: Row, place: Place, *, count: int) -> dict[st
 
 def first_by_id(sensors: Sensors) -> list[int]:
     """Return the numbers of sensors, sorted by id as a number if all ids are numbers, else by text."""
+    # As texts, "10" would come before "9".
     numbers = all(name.isdecimal() for name in sensors.ids)
     return sorted(
         range(sensors.num_sensors), key=lambda s: (int(sensors.ids[s]) if numbers else 0, sensors.ids[s])

@@ -51,6 +51,7 @@ def returns_of(folder: Path) -> dict[str, object]:
 
 def settled_from(values: Sequence[float], within: float = 0.05) -> int:
     """Return the index from which all values differ by at most a fraction of the last one from it."""
+    # Settled after the last value that is far from the end.
     far = np.abs(np.array(values) - values[-1]) > within * abs(values[-1])
     return int(far.nonzero()[0][-1]) + 1 if far.any() else 0
 

@@ -72,11 +72,8 @@ def in_run(metric: str) -> InRun | None:
 def metric_of(result: Result, metric: str, targets: Targets | None = None) -> float | None:
     """Return a metric of a run in the run's unit; None if the run found none.
 
-    Args:
-        targets: The targets for metrics of the form `to_target`.
-
-    Raises:
-        InputError: The run has no such metric.
+    `targets` has the targets of metrics of the form `to_target`. Raises InputError if the run has no such
+    metric.
     """
     where = in_run(metric)
     if where is not None:
@@ -118,6 +115,7 @@ def _bytes_to_best(result: Result) -> int | None:
 
 def check_metrics(item: Runs, result: Result) -> None:
     """Raise InputError unless the runs of an item have its metrics and the place to draw curves against."""
+    # The values are not known before the runs, but the names are.
     targets = dict.fromkeys(item.targets)
     try:
         for metric in item.metrics:
@@ -143,8 +141,7 @@ def _history_of(result: Result) -> list[MetricsLine]:
 def _has_place(result: Result, place: str) -> bool:
     """Return whether the lines of a run have a place.
 
-    Raises:
-        InputError: It is no place, or a fact that the method does not report although it reports others.
+    It raises InputError if there is no such place, or the method reports other facts, but not this one.
     """
     name = place.removeprefix(FACTS)
     if name == place:
@@ -278,10 +275,13 @@ def _by_round(curves: Sequence[_Points]) -> tuple[list[float], list[list[float |
 
 def _by_place(curves: Sequence[_Points]) -> tuple[list[float], list[list[float | None]]]:
     """Return a grid over what all curves cover, and each curve's last value so far on it."""
+    # A run without any evaluation covers nothing.
     if not all(curves):
         return [], [[] for _ in curves]
+    # The part of the axis that all curves cover, so that every mean is over all runs.
     first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     grid = np.linspace(first, last, POINTS) if first < last else np.array([first] * (first == last))
+    # To the right of equal places, minus one: the last evaluation so far.
     places = [np.searchsorted([x for x, _ in curve], grid, side="right") - 1 for curve in curves]
     values = [[curve[n][1] for n in found] for curve, found in zip(curves, places, strict=True)]
     return grid.tolist(), values
@@ -340,6 +340,7 @@ def _targets_of(item: Runs, results: Mapping[str, Sequence[Result]]) -> dict[str
     for name, target in item.targets.items():
         shares[name] = None if target is None else target.share
         if target is not None and target.row:
+            # What the row reached at its best rounds, as a mean over its seeds.
             followed = results[target.row]
             mean = statistic([result.val[get_task(result.task).metric] for result in followed])["mean"]
             shares[name] = None if mean is None else mean - target.less
@@ -361,6 +362,7 @@ def _found_row(row: Row, item: Runs, results: Sequence[Result], targets: Targets
     ours: dict[str, dict[str, Any]] = {}
     printed, difference = {}, {}
     for metric in item.metrics:
+        # Fractions are printed in percent, other metrics in the item's unit.
         scale = 100 if metric in PERCENT else 1 / item.divided_by.get(metric, 1)
         values = [_scaled(metric_of(result, metric, targets), scale) for result in results]
         ours[metric] = {**statistic(values), **_reached(metric, results, targets)}

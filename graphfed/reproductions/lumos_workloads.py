@@ -70,6 +70,7 @@ def workloads(item: Measured, row: Row, place: Place) -> dict[str, object]:
     if not path.exists():
         if place.progress:
             say(f"{item.name}: {row.label}")
+        # The seconds of the row are compared with other rows, so all have equally many threads.
         with computing_with(config.threads or 1):
             result = balanced(config, _structure(config))
         with files.writing_into(path.parent):
@@ -125,6 +126,7 @@ def balanced(config: RunConfig, graph: Graph) -> dict[str, object]:
     seconds = time.perf_counter() - began
     (assignment,), (made, all_again) = found.assignment.parts, found.comparisons()
     assert bool((assignment.local | assignment.remote).all()), "an edge is assigned to no client"
+    # The workload of a client: the edges to neighbours that it keeps in its tree.
     load_of = torch.bincount(rows.client[assignment.local], minlength=graph.num_nodes).numpy()
     values, clients = np.unique(load_of, return_counts=True)
     return {
@@ -155,6 +157,7 @@ def _best_so_far(history: np.ndarray) -> dict[str, list[int]]:
 
     Both clients of a pair learn the outcome of a comparison, so it counts once for the pair.
     """
+    # Only the places where the best state improves, which are few.
     least = np.minimum.accumulate(history[:, 0])
     places = np.flatnonzero(np.diff(least, prepend=least[0] + 1))
     places = np.union1d(places, [len(least) - 1])

@@ -66,6 +66,7 @@ def _figures(found: Found) -> Charts:
 def _dots(rows: Sequence[tuple[str, Mapping[str, Any]]], axis: Mapping[str, str]) -> Charts:
     """Return a chart for each metric; rows: a label, and by metric our figures and the printed ones."""
     some = any(printed for _, figures in rows for _, printed in figures.values())
+    # Next to each other in the row of a label, or in its middle if nothing is printed.
     kinds = [("ours", -0.14 if some else 0.0), ("printed", 0.14)][: 1 + some]
     panels: list[XY] = []
     for metric, shows in axis.items():
@@ -87,6 +88,7 @@ def lines(found: Found) -> Charts:
     """
     names = list(dict.fromkeys(row["series"] for row in found["rows"]))
     printed = any(_known([(0, p) for p in row["printed"].values()]) for row in found["rows"])
+    # Series without points: the legend names lines and kinds of figures once, not every combination.
     legend = [Series(name, (), (), place=n, marker="") for n, name in enumerate(names)]
     legend.append(Series("ours, mean and deviation", (), (), colour=MUTED, marker="o"))
     legend += [Series("printed", (), (), colour=MUTED, dash="--", marker="s")] * printed
@@ -94,6 +96,7 @@ def lines(found: Found) -> Charts:
     for panel in found["panels"]:
         here = sorted((row for row in found["rows"] if row["panel"] == panel), key=lambda row: row["x"])
         ticks = sorted({row["x"] for row in here})
+        # A logarithmic axis has no place for 0.
         log = ticks[0] > 0 and ticks[-1] >= LOGARITHMIC * ticks[0]
         texts = {x: f"{x:g}" for x in ticks} if len(ticks) <= 8 else None
         x = Axis(found["x"], scale="log" if log else "linear", ticks=texts)

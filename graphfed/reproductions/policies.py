@@ -52,8 +52,8 @@ class Policy:
         """Return the short version.
 
         Args:
-            options: Replace those of the policy.
-            settings: Replace those of the policy.
+            options: The options that replace those of the policy, such as a small data set.
+            settings: The settings that replace those of the policy.
 
         Returns:
             The policy, with few episodes.
@@ -103,6 +103,7 @@ class Learning:
 
     def config(self) -> RunConfig:
         """Return the run that the policy is learned on; InputError if a setting cannot be used."""
+        # Without the settings of the reward and of the learner, which a run does not have.
         rest = take_settings(self.policy.settings)[2]
         return make_config(
             "fedgraph",
@@ -155,6 +156,7 @@ class Learning:
 def _observed(config: RunConfig) -> dict[str, object]:
     """Return what must be the same for learning and use."""
     sizes = {name: value(config.settings, name) for name in ("layers", "hidden")}
+    # A policy reads the weights of every client, so it fits only as many clients with the same network.
     return {**sizes, "clients": config.clients, "data": config.data_name}
 
 
@@ -169,5 +171,6 @@ def without_policy(config: RunConfig) -> RunConfig:
     """Return a run with full batches in place of a policy that is not learned yet; it takes as long."""
     if value(config.settings, "policy_file") is None:
         return config
+    # The policy's file does not exist before the policy is learned.
     full = changed(config.settings, policy="full", policy_file=None)
     return dataclasses.replace(config, settings=full)

@@ -130,7 +130,7 @@ def reproduce(
         data_dir: The folder of the data sets.
         progress: Whether to show progress on stderr.
         log: Called when a row is timed, and with what there is to do.
-        command: The command that manifest.json records.
+        command: The command line that manifest.json records, for its readers.
 
     Returns:
         The figures, which the folder has as reproduce.json.
@@ -166,6 +166,7 @@ def reproduce(
     with files.open_folder(folder, resume=begun, keep=_has_results):
         runs = to_run(planned, cache, log)
         log(cost_text(runs, len(to_learn), len(measured), jobs))
+        # What was asked last is what `resume` goes on with; earlier items stay in reproduce.json.
         manifest = {**manifest, "reproduce": asked}
         write_manifest(folder, manifest)
         run_all(to_learn, jobs=jobs, cache=cache, command=command, progress=progress)
@@ -241,6 +242,7 @@ def _on_data(paper: Paper, item: str | None, data: str | None) -> list[Item]:
     variants = paper.items
     if item is not None:
         base = items[item].base
+        # An item without a base has no choice of data.
         variants = tuple(entry for entry in paper.items if base and entry.base == base)
     chosen = [entry for entry in variants if entry.data == data]
     if not chosen:

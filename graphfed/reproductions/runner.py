@@ -49,9 +49,8 @@ class PlannedRow:
 def plan(items: Sequence[Item], place: Place, command: str) -> tuple[list[Learning], list[PlannedRow]]:
     """Return the policies and rows that items need, each once, checked against the folder.
 
-    Raises:
-        InputError: An option or setting cannot be used, a policy does not suit a row, or the folder has runs
-            or policies with other settings.
+    Raises InputError if an option or setting cannot be used, a policy does not suit a row, or the folder has
+    runs or policies with other settings.
     """
     learnings: dict[str, Learning] = {}
     rows: dict[tuple[str, str], PlannedRow] = {}
@@ -104,11 +103,8 @@ def policies_used(
 ) -> dict[str, str]:
     """Return the digests of all policies of the folder, of which `learnings` are learned now.
 
-    Args:
-        before: The digests in the folder's manifest.
-
-    Raises:
-        InputError: Runs in the folder have used another policy than the one that is there now.
+    `before` are the digests in the folder's manifest. Raises InputError if runs in the folder have used
+    another policy than the one that is there now.
     """
     now = {learning.policy.name: learning.digest() for learning in learnings}
     for row in rows:
@@ -125,10 +121,8 @@ def policies_used(
 def to_run(rows: Sequence[PlannedRow], cache: InputCache, log: Callable[[str], None]) -> list[Run]:
     """Return the runs that have not ended, with estimated times, those of an item after each other.
 
-    In every item one run of each method, data set and task is timed.
-
-    Raises:
-        InputError: A row does not have a metric of its item; and what loading data and running raise.
+    In every item one run of each method, data set and task is timed. Raises InputError if a row does not have
+    a metric of its item, and what loading data and running raise.
     """
     runs: list[tuple[int, int, Run]] = []
     folders = list(dict.fromkeys(row.folder for row in rows))
@@ -137,6 +131,7 @@ def to_run(rows: Sequence[PlannedRow], cache: InputCache, log: Callable[[str], N
         missing = [seed for seed in row.configs if not (row.path(seed) / "result.json").exists()]
         if not missing:
             continue
+        # Policies are learned after the estimate.
         config = without_policy(row.configs[missing[0]])
         kind = (row.folder, config.method.name, config.data_name, config.task)
         if kind not in trials:
@@ -145,6 +140,7 @@ def to_run(rows: Sequence[PlannedRow], cache: InputCache, log: Callable[[str], N
                 log(f"timing the first rounds of {row.folder.name}: {row.label}")
             trials[kind] = _first_rounds(config, cache) if ended is None else Result.read(ended.parent)
         trial = trials[kind]
+        # A metric that the runs do not have is found now, and not after hours of training.
         for item in row.items:
             check_metrics(item, trial)
         seconds = trial.seconds["total"] + (config.rounds - trial.rounds) * trial.seconds["per_round"]

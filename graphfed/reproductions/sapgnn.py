@@ -315,6 +315,7 @@ def count_classes(inputs: GraphInputs, among: np.ndarray) -> np.ndarray:
     """Return how many labelled nodes of each class each client owns, int64 [K, C]; among: bool [N]."""
     graph, partition = inputs.graph, inputs.partition
     owned = partition.held_owner & (among & (graph.y >= 0))[partition.held_node]
+    # One cell for each client and class.
     cells = partition.held_client[owned] * graph.num_classes + graph.y[partition.held_node[owned]]
     shape = partition.num_clients, graph.num_classes
     return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)

@@ -147,6 +147,7 @@ def figure_text(figure: Mapping[str, Any] | None, metric: str, decimals: int | N
     if figure is None or figure["mean"] is None:
         return "-"
     if decimals is None:
+        # With a deviation always as of a number that is not whole, because the deviation hardly ever is.
         decimals = _decimals(figure["mean"], metric) if figure["std"] is None else _decimals(0.5, metric)
     text = f"{figure['mean']:.{decimals}f}"
     return text if figure["std"] is None else f"{text} ± {figure['std']:.{decimals}f}"

@@ -27,21 +27,17 @@ FILE = "methods.json"
 
 
 def describe_method(name: str) -> "JsonObject":
-    """Return the description of one method.
-
-    Args:
-        name: The name of a method, or an alias, in lower or upper case.
-    """
+    """Return the description of the method with a name or an alias, in lower or upper case."""
     catalogue, _ = _describe_all()
     known = {each["name"]: each for each in catalogue["methods"]}
+    # A name that is missing there is unknown or cannot be loaded, and `get_method` says why.
     return known.get(canonical_name(name)) or _description(get_method(name))
 
 
 def describe_every_method() -> "list[JsonObject]":
     """Return the descriptions of all methods that can be loaded, and warn on stderr of the others.
 
-    Returns:
-        A description for each method, under the keys of ``graphfed methods NAME --json``.
+    Each has the keys of ``graphfed methods NAME --json``.
     """
     catalogue, problems = _describe_all()
     for problem in problems:
@@ -67,7 +63,8 @@ def _describe_all() -> "tuple[JsonObject, list[str]]":
         "methods": [_description(method) for method in methods.values()],
         "settings": _setting_names([*methods]),
     }
-    if digest and not problems:  # else the next list is to say them too
+    # With problems, the next call must find them again to warn of them.
+    if digest and not problems:
         _keep(catalogue)
     return catalogue, problems
 
@@ -103,7 +100,7 @@ def _description(method: "Method") -> "JsonObject":
         "defaults": dict(method.defaults),
         "default_settings": {task: get_task(task).settings_of(method) for task in method.tasks},
     }
-    # As it is read from the file: lists are lists.
+    # The description has the same types as one that is read from the file, in which tuples are lists.
     described: JsonObject = json.loads(json.dumps(content))
     return described
 
@@ -142,4 +139,4 @@ def _keep(catalogue: "JsonObject") -> None:
         cache_folder().mkdir(parents=True, exist_ok=True)
         write_json(cache_folder() / FILE, catalogue)
     except OSError:
-        return  # then they are described again the next time
+        return  # the next call describes them again

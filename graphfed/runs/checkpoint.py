@@ -1,4 +1,4 @@
-"""Checkpoints: what every process of a run saves between two rounds, so that the run can go on from there.
+"""Checkpoints: the values that every process of a run saves between two rounds, from which the run goes on.
 
     checkpoint/round-00000042/local.safetensors   values of the latest and of the best round
                               local.json          decision, progress, metrics, ledger, the other file's sha256
@@ -45,7 +45,7 @@ from graphfed.terminal import say
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-#: Rounds kept.
+#: The number of the newest rounds that are kept.
 KEPT = 2
 #: The control values of a round without a save or a stop.
 NOTHING_DUE = {"save": 0, "interrupt": 0}
@@ -59,6 +59,7 @@ class Progress:
 
     Attributes:
         best_round: The round with the best validation metric; 0 before the first evaluation.
+        stale: The number of evaluations since then.
         diverged: The first round whose predictions were not finite; 0 for none.
     """
 
@@ -74,7 +75,9 @@ class Snapshot:
     """A run between two rounds, as one process knows it.
 
     Attributes:
+        number: The next round.
         decision: The control values that open it; None until they are sent.
+        evaluated: The state of the last evaluated round.
         best_scores: Every client's best validation metric, if clients select by themselves.
     """
 
@@ -91,14 +94,7 @@ class Snapshot:
 
 
 def process_names(num_workers: int, separate: bool) -> list[str]:
-    """Return the names of the processes of a run.
-
-    Args:
-        separate: Whether the server and each worker are processes of their own.
-
-    Returns:
-        ``["local"]``, or the server and every worker.
-    """
+    """Return the names of the processes of a run, whose server and workers may be `separate` processes."""
     return ["server", *(f"worker{h}" for h in range(num_workers))] if separate else ["local"]
 
 
@@ -111,11 +107,9 @@ def _process_name(fed: Federation) -> str:
 class Checkpoints:
     """When and where one process saves its part of a run.
 
-    Args:
-        every: Seconds between checkpoints; 0 for one in every round.
-        start: The round to go on from (`newest_round`); None to start from the beginning.
-        stop_request: A request to stop that the caller passes on; None if `listen` should hear the signals of
-            this process.
+    `every` is the number of seconds between checkpoints, 0 for one in every round. `start` is the round to go
+    on from (`newest_round`), None for the beginning. `stop_request` is a request to stop that the caller
+    passes on; if it is None, `listen` hears the signals of this process.
     """
 
     def __init__(
@@ -135,17 +129,14 @@ class Checkpoints:
             yield
 
     def due(self) -> dict[str, int]:
-        """Return whether to save now and whether to stop.
-
-        Returns:
-            "save" and "interrupt", each 0 or 1: control values whose size reveals nothing.
-        """
+        """Return "save" and "interrupt", each 0 or 1: control values whose size reveals nothing."""
         stop = int(self._stop_request.asked)
         return {"save": int(stop or time.monotonic() - self._last >= self._every), "interrupt": stop}
 
     def save(self, fed: Federation, snapshot: Snapshot) -> None:
-        """Write this process's part of a round. If the disk refuses, warn and go on with the checkpoint
-        before.
+        """Write this process's part of a round.
+
+        If the disk refuses, warn and go on; the checkpoint before stays the newest one.
         """
         folder = self._folder / _name(snapshot.number - 1)
         try:
@@ -158,14 +149,14 @@ class Checkpoints:
             )
             return
         finally:
+            # Also after a failure, so that a full disk is not tried again in every round.
             self._last = time.monotonic()
         self._saved.append(folder)
 
     def load(self, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]) -> Snapshot:
         """Read this process's part of round `start`. The ledger of `fed` becomes the saved one.
 
-        Args:
-            prepare: Makes a state with what set-up prepares, from the saved values.
+        `prepare` completes the saved values to a state, with what set-up prepares.
         """
         assert self.start is not None
         self._saved = [self._folder / _name(self.start)]
@@ -178,14 +169,10 @@ class Checkpoints:
 def write_part(
     checkpoints: Path, number: int, process: str, arrays: dict[str, np.ndarray], content: Mapping[str, object]
 ) -> None:
-    """Write what one process saves after a round; of older rounds the newest stays.
+    """Write what one process saves after a round, and remove its older rounds except the newest.
 
-    Args:
-        number: The rounds that are done; of what has no rounds, whatever counts its progress.
-        content: What goes into the JSON file, with the version and the other file's checksum.
-
-    Raises:
-        OSError: When the disk refuses.
+    `number` counts the rounds that are done, or another progress. `content` goes into the JSON file, with the
+    version and the other file's checksum. Raises OSError if the disk refuses.
     """
     folder = checkpoints / _name(number)
     path = folder / f"{process}.safetensors"
@@ -203,13 +190,9 @@ def write_part(
 def read_part(
     checkpoints: Path, number: int, process: str, schema: "type[BaseModel]"
 ) -> tuple[JsonObject, dict[str, np.ndarray]]:
-    """Read what `write_part` wrote.
+    """Read the JSON content and the arrays that `write_part` wrote.
 
-    Returns:
-        The content of the JSON file, and the arrays by name.
-
-    Raises:
-        OSError, ValueError, InputError, SafetensorError: The files cannot be used.
+    Raises OSError, ValueError, InputError or SafetensorError if the files cannot be used.
     """
     folder, name = checkpoints / _name(number), f"{process}.json"
     content = check_content(parse_json(read_regular(folder / name)), schema, name)
@@ -219,10 +202,9 @@ def read_part(
 def newest_round(
     folder: Path, processes: Sequence[str], schema: "type[BaseModel]" = CheckpointFile
 ) -> tuple[int | None, list[str]]:
-    """Find the newest round of which every process has an undamaged file.
+    """Find the newest round of which every process has an undamaged file; None if there is none.
 
-    Returns:
-        The round, None if there is none; and what is wrong with newer rounds.
+    The second result says what is wrong with newer rounds.
     """
     wrong: list[str] = []
     for path in _rounds(folder / CHECKPOINTS):
@@ -291,6 +273,7 @@ def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) 
     if snapshot.best_scores is not None:
         values["best_scores"] = snapshot.best_scores
     arrays = arrays_of(fed, values)
+    # The best value as text: JSON has no nan and no infinity.
     progress = [
         {**asdict(p), "best": None if p.best is None else str(p.best)}
         for p in fed.local_parts(snapshot.progress)
@@ -342,7 +325,9 @@ def _load(
             "remove that folder to go on from the one before"
         ) from None
     fresh = prepare(state)
+    # After `prepare`, whose transfers are on the saved ledger already.
     fed.ledger = ledger
+    # The ledger counts under the round that is done until the next one begins.
     fed.ledger.round = content["number"] - 1
     chosen = State(best, fresh.prepared)
     return Snapshot(

@@ -87,6 +87,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     if folder is not None:
         search_folders(folder)  # refuses a folder that is not there
     data_defaults = DATASETS[graph].options if isinstance(graph, str) else {}
+    # A partition in a file has its options and its seed there, and takes none here.
     partition_name = "" if partitioning.file else partitioning.name
     if definition.own_partition and not partition_name:
         raise InputError(f"the partition in {partitioning.file} {definition.own_partition}")
@@ -97,6 +98,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
         raise InputError(
             f"partition_seed has no use here: the partition is in {partitioning.file}; leave it out"
         )
+    # The clients that the data states are known before loading only from a description or an object.
     num_clients = (
         known.num_clients
         if partitioning.name == "column" and partitioning.clients is None
@@ -108,6 +110,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
             "leave the task out"
         )
     common = {name: getattr(asked, name) for name in COMMON}
+    # A pooled method has one client, which holds all data.
     common["workers"] = _processes(asked, 1 if chosen.pooled else num_clients)
     common["device"] = checked_device(asked.device)
     return RunConfig(
@@ -144,8 +147,7 @@ def checked_training(
 ) -> tuple[Method, Any, int]:
     """Check a method and its settings for a run whose data is elsewhere, in a deployment.
 
-    Args:
-        rounds: The number of rounds; None for the default.
+    The result is the method, its config and the seed of the split. `rounds` is None for the default.
     """
     chosen = _method(method)
     seed = whole_number("seed", seed, 0, MAX_SEED)
@@ -157,21 +159,14 @@ def checked_training(
 def data_setting_names(data: object, partition: str | Path) -> list[str]:
     """Return the keys of `--set` that concern data, split or partition.
 
-    Args:
-        data: The data; only the name of a data set has options.
-        partition: The name of a partition, or a file, which has no options.
+    Only a named data set and a named partition have options, and not data or a partition from a file.
     """
     options = DATASETS[data].options if isinstance(data, str) else {}
     return _other_names("" if partition_file(partition) else str(partition), options)
 
 
 def setting_names(method: str, data: str | None = None, partition: str | None = None) -> list[str]:
-    """Return every key that `--set` takes for a method.
-
-    Args:
-        data: The name of a data set whose options are added.
-        partition: The name of a partition whose options are added.
-    """
+    """Return every key that `--set` takes for a method, with the options of a data set and a partition."""
     spec = None if data is None else DATASETS.get(data)
     options = {} if spec is None else spec.options
     return [*_training_names(get_method(method)), *_other_names(partition or "", options)]
@@ -200,7 +195,9 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
             raise InputError(
                 f"the config file {path} has an unknown key {shown(key)}; {unknown_config_key(key, known)}"
             )
+    # A key with nothing after it is an option that is not given.
     options = {key: value for key, value in content.items() if value is not None}
+    # Before the options, because they may name a method or a data set of a plug-in.
     _load_plugins(options.pop(PLUGINS, []), path)
     for key, value in options.items():
         if key == "data" and isinstance(value, dict):
@@ -282,6 +279,7 @@ def _training(
             )
         own["rounds"] = rounds
     preset = one_of(PRESET, own.pop(PRESET, PRESETS[0]), PRESETS)
+    # Before the checks of choices, because `none` may be one of them.
     own = with_none_named(method, task, own)
     kinds = {setting.name: setting for setting in settings_of(method, task)}
     limited = {leaf.name: method.tree.choices(leaf) for leaf in method.tree.leaves}
@@ -302,6 +300,7 @@ def _training(
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key}={value} cannot be used: a finite number was expected")
+        # Larger numbers would overflow, or make a model that no memory can hold.
         limit = MAX_WIDTH if key in ("hidden", "layers", "heads", "output_heads") else MAX_COUNT
         if isinstance(value, int) and abs(value) > limit:
             raise InputError(f"{key}={shown(value)} cannot be used: expected at most {limit}")
@@ -364,14 +363,9 @@ def _partitioning(partition: str | Path, count: int | None) -> _Partitioning:
 
 
 def partition_file(partition: object) -> Path | None:
-    """Return the file that a value of `partition` means.
+    """Return the path that a value of `partition` means; None for a name.
 
-    Args:
-        partition: A name, a path, or anything else. Text is a path if it has an ending or a folder
-            (./clients).
-
-    Returns:
-        The path; None for a name.
+    Text is a path if it has an ending or a folder, as in ./clients.
     """
     if isinstance(partition, os.PathLike):
         return Path(partition)

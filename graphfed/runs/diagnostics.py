@@ -63,11 +63,9 @@ LARGE_RANK_ERROR = 0.005
 
 @dataclass(frozen=True)
 class ResultWarning:
-    """One thing that looks wrong.
+    """One thing that looks wrong: what was seen and what to do, in sentences.
 
-    Args:
-        text: What was seen and what to do, in sentences.
-        rows: In a comparison, the labels of the rows it is about.
+    In a comparison, `rows` has the labels of the rows that it is about.
     """
 
     code: str
@@ -75,11 +73,7 @@ class ResultWarning:
     rows: tuple[str, ...] = ()
 
     def to_json(self) -> JsonObject:
-        """Return the warning as an object of result.json or comparison.json.
-
-        Returns:
-            code, text, and rows if there are any.
-        """
+        """Return code, text, and rows if there are any, for result.json or comparison.json."""
         content: JsonObject = {"code": self.code, "text": self.text}
         return {**content, "rows": list(self.rows)} if self.rows else content
 
@@ -88,15 +82,16 @@ class ResultWarning:
 class Evidence:
     """What the checks of one run read.
 
-    Args:
-        best_round: The chosen round; None where every client has its own.
+    Attributes:
+        best_round: The chosen round; None if every client has its own.
         history: The lines of metrics.jsonl, each with `round` and `val` (a mapping or None).
-        confusion: Test counts by class and prediction, [C, C + 1]; None where no classes are predicted.
-        class_names: The names of the classes; empty where they have none.
-        scored: How many nodes or pairs were scored in "val" and "test", where that is known.
+        confusion: Test counts by class and prediction, [C, C + 1]; None if no classes are predicted.
+        class_names: The names of the classes; empty if they have none.
+        scored: The number of nodes or pairs that were scored in "val" and "test", where it is known.
         rank_error: How far the test metrics that depend on the order of scores may be from their exact
             values.
-        generated: How many neighbours the clients generated; None if they generate none or it is not known.
+        generated: The number of neighbours that the clients generated; None if they generate none or it is
+            not known.
     """
 
     task: str
@@ -120,11 +115,7 @@ class Evidence:
         return get_task(self.task).error
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Return the values of a validation metric over the rounds.
-
-        Returns:
-            (round, value) for every round in which the metric was evaluated and finite.
-        """
+        """Return (round, value) for every round in which a validation metric was evaluated and finite."""
         points = ((line["round"], (line["val"] or {}).get(metric)) for line in self.history)
         return [(number, value) for number, value in points if value is not None and math.isfinite(value)]
 
@@ -149,16 +140,14 @@ def diagnose(
 ) -> JsonObject:
     """Return what the details of a result say about how far it can be trusted and compared.
 
-    Args:
-        outcome: The outcome in the process that has the server.
-        class_names: The names of the classes; empty if they have none.
+    - training: the settings that rows of a table should have in common, without the seed; empty for a method
+      that trains nothing.
+    - selected_by: the validation metric that chose the round.
+    - warnings: a list of {code, text}.
 
-    Returns:
-        `training`: the settings that rows of a table should have in common, without the seed; empty for a
-        method that trains nothing. `selected_by`: the validation metric that chose the round. `warnings`: a
-        list of {code, text}.
+    `outcome` is that of the process that has the server.
     """
-    # To classify nodes the clients' class counts decide; the server has chosen the metric by them.
+    # In node classification the server has chosen the metric by the clients' class counts.
     metric = outcome.details.get("selected_by") or get_task(task).decides(config, None)
     if not method.trains:
         return {"training": {}, "selected_by": metric, "warnings": []}
@@ -191,6 +180,7 @@ def diagnose(
 def _best_round(run: Evidence) -> Iterator[ResultWarning]:
     """The best round is the last one evaluated, or the first."""
     curve = run.curve(run.metric)
+    # A metric that never changes has no best round, unless the loss shows a trend.
     if len(curve) < 2 or (len({value for _, value in curve}) < 2 and _loss_trend(run) == 0):
         return
     first, last = curve[0][0], curve[-1][0]
@@ -207,6 +197,7 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
             f"Run again with more rounds (--rounds {2 * run.rounds}) or a larger learning rate (it was "
             f"lr={run.lr:g}). 'graphfed resume' cannot extend a run that has ended.",
         )
+    # On a curve that falls from the start, the loss says whether the steps are too small or too large.
     elif best == first:
         too_small = _loss_trend(run) < 0
         yield ResultWarning(
@@ -269,11 +260,13 @@ def _smallest_swing(values: Sequence[float], count: float) -> float:
     p = min(max(statistics.fmean(values), 0.0), 1.0)
     pairs = len(values) * (len(values) - 1) / 2
     quantile = statistics.NormalDist().inv_cdf(1 - FALSE_ALARMS / pairs)
+    # Two independent evaluations differ with sqrt(2) times the standard error of one.
     return max(SMALLEST_SWING, quantile * math.sqrt(2 * p * (1 - p) / count))
 
 
 def swings(values: Sequence[float], least: float) -> int:
     """Count the falls of at least `least` that follow each other with a rise of at least `least` between."""
+    # Falls and rises that are smaller than `least` are noise, and change neither the state nor the count.
     falls, falling, extreme = 0, False, values[0]
     for value in values:
         if falling:
@@ -319,6 +312,7 @@ def _majority(run: Evidence) -> Iterator[ResultWarning]:
     if len(present) < 2:
         return
     majority = max(true) / count
+    # The standard error of the accuracy of a constant prediction, over `count` nodes.
     error = math.sqrt(majority * (1 - majority) / count)
     # A model for rare classes may be useful although it is less accurate than a constant prediction: it finds
     # each class more often than a guess does.
@@ -354,6 +348,7 @@ def _chance(run: Evidence) -> Iterator[ResultWarning]:
 
 def _loss(run: Evidence) -> Iterator[ResultWarning]:
     """Test or validation loss far above that of a uniform guess."""
+    # Pairs of nodes are edges or not, which is two classes.
     classes = 2 if run.confusion is None else len(run.confusion)
     if run.is_error or classes < 2:
         return

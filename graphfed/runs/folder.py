@@ -73,14 +73,7 @@ __all__ = [
 
 
 def chosen_folder(out: object, label: str) -> Path | None:
-    """Return the folder that the option `out` means.
-
-    Args:
-        out: A path, None for a new folder (`default_folder`), or False for none.
-
-    Returns:
-        The folder; None to write nothing.
-    """
+    """Return the folder that the option `out` means: a path, or a new folder for None; None for False."""
     if out is False:
         return None
     if out is None:
@@ -93,13 +86,10 @@ def chosen_folder(out: object, label: str) -> Path | None:
 def default_folder(label: str) -> Path:
     """Make ``runs/<label>-<time>``; a number is added if several runs start in one second.
 
-    Making the folder chooses the name: of two processes that try the same name, one succeeds. If the run
-    fails before anything is worth keeping, `open_folder` removes the folder again.
-
-    Args:
-        label: Any text, as a graph's own name is in it. Characters other than letters, digits, dots, dashes
-            and underscores become dashes.
+    `label` may be any text, since it has the name of a user's graph. If the run fails before anything is
+    worth keeping, `open_folder` removes the folder again.
     """
+    # A label may have slashes and control characters; other characters than these become dashes.
     safe = re.sub(r"[^\w.-]+", "-", label)[:MAX_LABEL].strip(".-") or "run"
     base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
     above: list[Path] = []
@@ -107,6 +97,7 @@ def default_folder(label: str) -> Path:
         _make_folders(_target(base.parent), above)
         for number in itertools.count(1):
             folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+            # Making the folder chooses the name: of two processes that try the same name, one succeeds.
             with contextlib.suppress(FileExistsError):
                 folder.mkdir()
                 _CLAIMED[_target(folder)] = above
@@ -157,6 +148,7 @@ def check_free(folder: Path) -> None:
             fault = "is not empty"
         if fault:
             raise InputError(f"the output folder {folder} {fault}; give another folder with --out")
+        # The nearest folder above that exists decides whether the missing ones can be made.
         above = target
         while not above.exists():
             above = above.parent
@@ -174,16 +166,9 @@ def open_folder(
 ) -> Iterator[Path]:
     """Make a folder if it is missing, and lock it until the block ends.
 
-    Everything that can be known beforehand is tried before the block starts, because the block may compute
-    for hours. If the block fails, the content of a new folder stays only if `keep` finds it worth keeping.
-
-    Args:
-        folder: The folder; free (see `check_free`) unless `resume` is set.
-        resume: Whether the folder exists and is written into again.
-        keep: Returns whether the content of the folder is worth keeping.
-
-    Raises:
-        Interrupted: The block was interrupted and something is kept; the message says how to go on.
+    Without `resume` the folder must be free (see `check_free`). If the block fails, the content of a new
+    folder stays only if `keep` finds it worth keeping. If the block is interrupted and something is kept,
+    Interrupted says how to go on.
     """
     from filelock import FileLock, Timeout
 
@@ -199,6 +184,7 @@ def open_folder(
         try:
             _make_folders(target, made)
             lock.acquire()
+            # A full or write-protected disk is found now, and not after hours of computing.
             write_bytes(target / WRITE_TEST, b"can be written\n")
             (target / WRITE_TEST).unlink()
         except Timeout:
@@ -207,6 +193,7 @@ def open_folder(
             ) from None
         except (OSError, NotImplementedError) as error:
             raise _cannot_be_made(folder, error) from None
+        # Again, under the lock: another process may have written here since `check_free`.
         if not resume and _occupied(target):
             raise InputError(f"the output folder {folder} is not empty; give another folder with --out")
         yield target
@@ -223,6 +210,7 @@ def open_folder(
                         (target / name).unlink(missing_ok=True)
                 shutil.rmtree(target / CHECKPOINTS, ignore_errors=True)
             with contextlib.suppress(OSError):
+                # Removed before it is released, so that the file of the next process is not removed.
                 (target / LOCK).unlink(missing_ok=True)
             lock.release()
         _remove_empty(made)
@@ -281,6 +269,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
         missing.append(folder)
         folder = folder.parent
     for path in reversed(missing):
+        # Another process may make the folder at the same time.
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             made.append(path)
@@ -288,6 +277,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 def check_space(folder: Path, need: int) -> None:
     """Check that the disk has `need` bytes free."""
+    # Only an estimate, but it refuses most runs that would fail at the end.
     free = shutil.disk_usage(folder).free
     if free < need:
         raise InputError(
@@ -314,10 +304,9 @@ def write_run(
     predictions: "Iterable[pa.Table] | None" = None,
     client_statistics: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write what a run found, the result last. An argument that is None has no file.
+    """Write what a run found. An argument that is None has no file.
 
-    Args:
-        client_statistics: The clients' statistics: columns [K] in the order of client ids.
+    `client_statistics` are columns [K] in the order of client ids.
     """
     with writing_into(folder):
         if history is not None:
@@ -332,6 +321,7 @@ def write_run(
             clients = np.arange(len(next(iter(client_statistics.values()))))
             table = pa.table({"client": clients, **client_statistics})
             write_predictions(folder / CLIENT_STATISTICS, [table])
+        # Last, because a folder with a result is complete.
         write_json(folder / "result.json", plain(result))
 
 
@@ -348,11 +338,7 @@ def writing_into(folder: Path) -> Iterator[None]:
 
 
 def write_lines(path: Path, lines: Iterable[JsonObject]) -> None:
-    """Write the file that `read_lines` reads.
-
-    Raises:
-        OSError: The disk refuses the file.
-    """
+    """Write the file that `read_lines` reads; OSError if the disk refuses it."""
     text = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
     write_bytes(path, text.encode())
 
@@ -376,11 +362,7 @@ def write_predictions(path: Path, tables: "Iterable[pa.Table]") -> None:
 
 
 def read_predictions(folder: Path, columns: Mapping[str, str] | None = None) -> "pa.Table":
-    """Read the table that `write_predictions` wrote into a run's folder.
-
-    Args:
-        columns: The columns to read, with their kinds (see `read_table`); None for all.
-    """
+    """Read the table that `write_predictions` wrote; `columns` as in `read_table`."""
     return read_table(folder / "predictions.parquet", columns)
 
 
@@ -389,9 +371,8 @@ def read_table(
 ) -> "pa.Table":
     """Read a Parquet file in a run's folder.
 
-    Args:
-        columns: The columns that it must have, with their kinds: "integer", "number" or "text"; only they are
-            read. None for all columns, of any kind.
+    `columns` has the columns that it must have, with their kinds: "integer", "number" or "text". Only they
+    and the `optional` ones that exist are read. None reads all columns, of any kind.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -427,8 +408,7 @@ def _is_of_kind(found: "pa.DataType", kind: str) -> bool:
 def check_there(folder: Path) -> None:
     """Check that a folder can be the folder of a run.
 
-    Raises:
-        InputError: There is no such folder, it is a file, or it holds runs and is not one itself.
+    It raises InputError if there is no such folder, it is a file, or it holds runs and is not one itself.
     """
     try:
         is_folder = stat.S_ISDIR(folder.stat().st_mode)
@@ -449,11 +429,7 @@ def check_there(folder: Path) -> None:
 
 
 def read_json(path: Path, model: "type[BaseModel]") -> JsonObject:
-    """Read a JSON file in a run's folder.
-
-    Args:
-        model: The schema of this kind of file, from `folder_schema`.
-    """
+    """Read a JSON file in a run's folder, with its schema from `folder_schema`."""
     from graphfed.runs.folder_schema import check_content
 
     return check_content(_parsed(path, _text_of(path)), model, str(path))

@@ -80,12 +80,8 @@ class Form:
 def check_content(content: Any, model: type[BaseModel], origin: str) -> JsonObject:
     """Compare a parsed JSON file with its schema.
 
-    Returns:
-        `content` itself, so that keys that the schema does not name are kept.
-
-    Raises:
-        InputError: The content has another form. The message names the file, the first wrong field, and what
-            was expected.
+    The result is `content` itself, so that keys that the schema does not name are kept. InputError names the
+    file, the first wrong field, and what was expected.
     """
     try:
         model.model_validate(content)
@@ -182,11 +178,7 @@ class Details(FileModel):
 
 
 def check_metrics(task: str, **parts: Mapping[str, object]) -> None:
-    """Check that the metric that decides in a task is there, because tables and reports show it.
-
-    Args:
-        parts: Metrics by name, for each part of the split.
-    """
+    """Check that the metric that decides in a task is in each part, because tables and reports show it."""
     needed = task_or_default(task).metric
     for part, metrics in parts.items():
         if needed not in metrics:

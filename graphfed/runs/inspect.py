@@ -69,11 +69,7 @@ class Inspection:
         return isinstance(self.data, Sensors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was found as plain data.
-
-        Returns:
-            The overview, with the hash, the split, the partition and the methods.
-        """
+        """Return what was found as plain data: the overview, hash, split, partition and methods."""
         more: dict[str, Any] = {"split_problem": self.split_problem, "methods": self.methods}
         partition = self.partition
         if not self.of_sensors:
@@ -99,7 +95,7 @@ def inspect(
 
     Args:
         data, partition, split: As in `run`.
-        clients: The number of clients.
+        clients: The number of clients; None for those that the data names.
         seed: The seed of partition and split.
         data_dir: The folder where data files are looked for first.
         settings: Settings of the partition and of a generated data set.
@@ -126,6 +122,7 @@ def inspect(
     config = make_config("isolated", **options)
     graph, graph_problem = _graph(source, config)
     chosen, split_problem = _split(graph, config.split, config.split_seed)
+    # Without any of these the data names no clients, so it is shown as that of one client.
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings)
     partitioned = partition_graph(config, graph) if asked else None
@@ -169,6 +166,7 @@ def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
         if not isinstance(source.value, str) or DATASETS[source.value].built_in:
             raise
         with contextlib.suppress(InputError):
+            # The structure is enough here, and its files may exist without those of the features.
             graph = load(source.value, config.data_dir, structure_only=True)
             assert isinstance(graph, Graph)
             return graph, str(error)
@@ -230,6 +228,7 @@ def _inspect_sensors(
             "partition out"
         )
     asked = dict(settings)
+    # Of the settings of training only these two are taken: they decide which windows there are.
     lags, horizon = asked.pop("lags", LAGS), asked.pop("horizon", HORIZON)
     known = DATASETS[source.value].options if isinstance(source.value, str) else {}
     _check_settings(asked, [f"data.{key}" for key in known])

@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 
 
 def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
-    """Return the arrays of model.safetensors: this process's part of the model.
+    """Return the arrays of model.safetensors by name: this process's part of the model (see `weight_arrays`).
 
-    If a model consists of several values, each name begins with the name of its value.
-
-    Returns:
-        The arrays by name (see `weight_arrays`), with the scaling of the features if there is one.
+    If a model consists of several values, each name begins with the name of its value. The scaling of the
+    features is added if there is one.
     """
     from graphfed.federation.payload import part_of
     from graphfed.federation.values import ABSENT
@@ -37,6 +35,7 @@ def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name in method.state.model:
         parts = [part for part in outcome.state.values[name].parts if part is not ABSENT]
+        # All parts hold the same values.
         if name in method.state.replicated:
             parts = parts[:1]
         elif method.pooled:
@@ -52,8 +51,8 @@ def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
     """Return weights as flat named arrays; nested names are joined by dots.
 
     A shared weight keeps its shape [...]; weights of each client are [K, ...] in the order of client ids.
-    First- layer weights that are stored only where clients can differ (`SparseWeights`) are four arrays:
-    values, pair_client, pair_feature and num_clients after the name; with clients one at a time they are [K,
+    First-layer weights that are stored only where clients can differ (`SparseWeights`) are four arrays:
+    values, pair_client, pair_feature and num_clients after the name. With clients one at a time they are [K,
     F, H].
     """
     import graphfed.federation.payload as pay
@@ -63,6 +62,7 @@ def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name, leaf in flat[0].items() if flat else ():
         if len(flat) > 1:
+            # The pairs of the clients differ, so only full rows of several parts can be joined.
             each = [f[name] for f in flat]
             full = [
                 pay.stack([x.part(k) for k in range(x.num_clients)]) if isinstance(x, SparseWeights) else x
@@ -114,12 +114,8 @@ def with_weights(
 ) -> "State":
     """Replace the weights of a state by those of a run's model.safetensors.
 
-    Args:
-        arrays: The arrays of the file, in the layout of `weight_arrays`. Those of a pooled method have no
-            client dimension; with several values the names begin with the value's.
-
-    Returns:
-        The state with the weights of the file. Values at another place stay as they are.
+    `arrays` has the layout of `weight_arrays`, without a client dimension for a pooled method. Values at
+    another place stay as they are.
     """
     values = dict(fresh.values)
     for name in method.state.model:
@@ -140,7 +136,7 @@ def _loaded(
     device: "torch.device",
     pooled: bool,
 ) -> "Weights":
-    """Return the weights in `arrays` in the form of `template`; prefix: of their names in the file."""
+    """Return the weights in `arrays` in the form of `template`; `prefix` begins their names in the file."""
     import torch
 
     from graphfed.nn.sparse import SparseWeights
@@ -182,4 +178,5 @@ def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":
     import torch
 
     rows = full[like.pair_client, like.pair_feature]
+    # Any values will do for the ghost rows, because the clients that they stand for lack the feature.
     return like.with_values(torch.cat([rows, full[0]]))

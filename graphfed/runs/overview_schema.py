@@ -173,7 +173,7 @@ class ReadingsOverview(FileModel):
     name: str
     note: str
     quantity: str
-    # A day at most: what readings in a table may have.
+    # The bound of `step_minutes` in a description.
     step_minutes: Annotated[int, Field(ge=1, le=10**6)]
     start: Time
     steps: Annotated[int, Field(ge=1, le=10**9)]

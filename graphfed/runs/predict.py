@@ -81,9 +81,11 @@ def predict(
         )
     name = str(manifest.get("config", {}).get("method", ""))
     method = METHODS.get(name)
+    # To set up again would release noised values a second time.
     if method is not None and method.restore is not None and "deployment" not in manifest:
         return _written(folder, manifest, name, data, nodes)
     if data is None:
+        # The hashes of the data are compared with those of the run.
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, task, data, data_dir)
@@ -158,8 +160,8 @@ def _predict(
 ) -> "pa.Table":
     """Set up as training does, put the weights in, and predict, all clients stacked.
 
-    Args:
-        known: What the manifest says about the data that the model was trained on.
+    `known` are the manifest's facts on the data that the model was trained on. With `elsewhere` the data is
+    another graph.
     """
     import pyarrow as pa
 
@@ -177,11 +179,12 @@ def _predict(
     if "classes" in known:  # another graph may not have all classes
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
+    # Another graph is scaled as the training data was: the model knows no other scale.
     scaling = scaling_from(arrays, fed.device) if elsewhere else None
     with fed.phase("setup", round_number=0), taking_part(fed, enrolled):
         if scaling is None:
             data, _ = scale_features(fed, data, method, config.settings, task)
-        else:  # of the data that the model was trained on
+        else:
             data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
         fresh = method.setup(fed, data, task, config.settings)
     if elsewhere and not method.pooled:
@@ -207,6 +210,7 @@ def _chosen(table: "pa.Table", graph: str, nodes: Iterable[object]) -> "pa.Table
 
     forecast = "sensor" in table.column_names
     names = table["sensor" if forecast else "id" if "id" in table.column_names else "node"].cast(pa.string())
+    # A set, because `in` of a column would be a search for every id.
     here = set(names.to_pylist())
     texts = list(canonical_names(str(node) for node in nodes))
     if isinstance(nodes, _FirstColumn) and texts and texts[0] not in here and not is_number(texts[0]):
@@ -269,6 +273,7 @@ def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
+        # CSV has no dictionaries, and their texts need guards, too.
         column = column.cast(column.type.value_type)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column

@@ -42,22 +42,14 @@ PROGRAM = "graphfed.runs.processes:run_worker"
 def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject], None]) -> JsonObject:
     """Run one process's part of a run.
 
-    Every worker returns the predictions of its clients (rows [n], logits [n, C]) and their weights to the
-    caller. This is the view of an experimenter, who partitioned the data on this machine in the first place,
-    so these results are not transfers and are not on the ledger. In a deployment predictions and personal
-    weights stay at their site.
-
-    The data file is removed once it is read, so that raw data does not stay in the temporary folder if the
-    caller is killed.
-
-    Args:
-        fed: The federation, with this process's clients or the server.
-        arguments: Plain values: method, plugins, config, task, checkpoints, dtype and the path of the data.
+    `arguments` are plain values: method, plugins, config, task, checkpoints, dtype and the path of the data.
     """
     torch.set_default_dtype(getattr(torch, arguments["dtype"]))
     kind = get_task(arguments["task"]["name"]).data
     load = kind.load if fed.here else kind.load_server
+    # The file is removed once it is read, so no raw data stays on the disk if the caller is killed.
     data_here = [] if arguments["data"] is None else [_read_once(Path(arguments["data"]), load)]
+    # The method may come from a plug-in, which this process has not loaded yet.
     load_plugins(arguments["plugins"])
     method = get_method(arguments["method"])
     config = method.configure(arguments["config"], {})
@@ -85,6 +77,8 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
             )
     except Interrupted as stopped:
         return {"interrupted": str(stopped)}
+    # With predictions and weights of all clients: the caller has partitioned the data on this machine in the
+    # first place, so these are not transfers and not on the ledger. In a deployment they stay at the sites.
     return part_of_run(fed, method, outcome)
 
 
@@ -144,9 +138,7 @@ def train_run(
 ) -> tuple[Outcome, Ledger]:
     """Train a run with one process for each worker: what `runs.run` calls for runtime=processes.
 
-    Args:
-        folder: The folder for checkpoints; None to keep none.
-        start: The round to go on from; None for the beginning.
+    Checkpoints go to `folder`; None keeps none. `start` is the round to go on from; None for the beginning.
     """
     return train_in_processes(
         config.method,
@@ -214,6 +206,7 @@ def train_in_processes(
             path = Path(folder) / f"worker{h}.safetensors"
             kind.save(part, path)
             arguments[h] = {**common, "data": str(path)}
+        # Without checkpoints a signal ends the run at once, because there is nothing to save.
         saves = checkpoints is not None
         with listening(running.interrupt) if saves else contextlib.nullcontext():
             results = running.run(PROGRAM, arguments, simulated=is_simulated(config), on_event=forward)

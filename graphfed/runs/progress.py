@@ -41,11 +41,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def stages_of(on_event: OnEvent | None) -> Callable[[str], None]:
-    """Return a function that reports, as an event of a run, which stage begins before training.
-
-    Args:
-        on_event: Shows the run's events; None if they are not shown.
-    """
+    """Return a function that reports, as an event of a run, which stage begins before training."""
 
     def begin(stage: str) -> None:
         from graphfed.runs.train import Event
@@ -66,11 +62,7 @@ def _validation(event: "Event") -> str:
 
 @contextmanager
 def show_progress(label: str, enabled: bool = True, stream: TextIO | None = None) -> Iterator[OnEvent | None]:
-    """Show a run's events on a stream in this block.
-
-    Yields:
-        A function that takes the events; None if nothing is shown.
-    """
+    """Show a run's events on a stream in this block, by the function that is yielded; None shows nothing."""
     stream = sys.stderr if stream is None else stream
     if not enabled or stream is None:
         yield None
@@ -112,6 +104,7 @@ class Expected:
 
     def _in_all(self, event: "Event", before: float, now: float) -> float:
         """Extrapolate from `before`, the amount at the start of training, and `now` to the last round."""
+        # A run that goes on from a checkpoint has only measured the rounds since then.
         first = 0 if self._ready is None else self._ready.round
         return before + (now - before) * (event.rounds - first) / max(1, event.round - first)
 
@@ -126,8 +119,7 @@ class Expected:
     def text(self, event: "Event") -> str:
         """Return the estimate as text: ``about 40 s, 120 MB sent, 1.3 GB of memory in all``.
 
-        Returns:
-            The text, with "at most" if the run may stop early.
+        "at most" is added if the run may stop early.
         """
         sent = self.bytes(event)
         parts = [f"about {human_seconds(self.seconds(event))}", f"{human_bytes(sent)} sent"]
@@ -178,6 +170,7 @@ class _Lines:
 
     def _show_stage(self) -> None:
         with self._lock:
+            # `stop_waiting` may have come while this waited for the lock.
             if self._timer is not None:
                 self._print(self._stage)
                 self._timer, self._patience = None, LINE_EVERY
@@ -189,6 +182,7 @@ class _Lines:
         finished = event.phase == "done" or event.round == event.rounds
         began = event.phase == "train" and not finished
         now = time.monotonic()
+        # The user of a long run wants to know early how long it will take.
         long = began and not self._announced and self._expected.seconds(event) > LINE_EVERY
         due = now - self._shown_at >= LINE_EVERY or long
         if (finished and event.round == self._last_round) or (not finished and not due):

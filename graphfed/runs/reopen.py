@@ -55,11 +55,7 @@ MANIFESTS: dict[str, type[BaseModel]] = {
 
 
 def read_manifest(folder: str | Path) -> JsonObject:
-    """Read the manifest in a folder.
-
-    Args:
-        folder: The folder of a run, a comparison, a sweep, a reproduction or a policy.
-    """
+    """Read the manifest in the folder of a run, a comparison, a sweep, a reproduction or a policy."""
     path = Path(folder) / "manifest.json"
     manifest = files.read_json(path, AnyManifest)
     kind = next((model for key, model in MANIFESTS.items() if key in manifest), RunManifest)
@@ -76,16 +72,11 @@ def reopen(
     """Read the config of the run in a folder, and load its graph, split and partition again.
 
     A partition that was read from a file is read from the file again, or from the copy in the folder if the
-    file is gone.
+    file is gone. `data` is needed if the run's data was an object in Python, and `data_dir` if the data files
+    were moved.
 
-    Args:
-        data: The data, if it was an object in Python, which no file names.
-        data_dir: The folder where the data files are now; default: where they were.
-        on_stage: Called with the name of each stage that begins.
-
-    Raises:
-        InputError: The folder has no usable manifest, or graph, split or partition are not those of the run
-            (their hashes differ).
+    Raises InputError if the folder has no usable manifest, or graph, split or partition are not those of the
+    run (their hashes differ).
     """
     manifest = read_manifest(folder)
     if "deployment" in manifest:
@@ -101,6 +92,7 @@ def reopen(
     if "config" not in manifest:
         raise InputError(f"{folder} is a folder of several runs; name one of those in it")
     config = config_from_json(manifest["config"], Path(folder), data=data, data_dir=data_dir)
+    # The folder may be anybody's, and must not decide what is downloaded.
     with without_downloads():
         inputs = load_inputs(config, on_stage=on_stage)
     check_hashes(Path(folder), inputs, manifest["hashes"])
@@ -128,10 +120,9 @@ def config_from_json(
 ) -> RunConfig:
     """Read a run's config, the inverse of `RunConfig.to_json`, and check every value again.
 
-    Args:
-        folder: The folder with the manifest, for messages and for the copy of a partition.
-        data: Replaces the data; needed if it was an object in Python.
-        origin: Begins the message about a value; default: the folder's manifest.json.
+    `folder` has the manifest and perhaps the copy of a partition. `data` replaces the data, and is needed if
+    it was an object in Python. Messages about a value begin with `origin`, by default the folder's
+    manifest.json.
     """
     check_plugins(asked.get("plugins", ()), folder)
     try:
@@ -141,6 +132,7 @@ def config_from_json(
                 f"the run in {folder} had data {asked['data']!r} from an object in Python; "
                 "pass it again, as in graphfed.resume(folder, data=graph)"
             )
+        # The seed is an option of its own, which `_OPTIONS` has.
         settings = {key: value for key, value in asked["training"].items() if key != "seed"}
         settings |= {"split_seed": asked["split_seed"]}
         # The options of a saved partition are in its file.
@@ -183,6 +175,7 @@ def go_on(
     from graphfed.runs.checkpoint import process_names
 
     with files.open_folder(folder, resume=True):
+        # Read again, because another process may have gone on before this one got the lock.
         manifest = read_manifest(folder)
         start = find_start(
             folder, manifest, process_names(config.workers or 1, config.runtime == "processes")
@@ -199,14 +192,10 @@ def find_start(
     processes: Sequence[str],
     schema: type[BaseModel] = CheckpointFile,
 ) -> int | None:
-    """Find the round to go on from, warn of newer checkpoints that are damaged, and note the resumption in
-    the manifest.
+    """Find the newest round of which every process has an undamaged checkpoint; None to begin again.
 
-    Args:
-        schema: The schema of the JSON files of its checkpoints.
-
-    Returns:
-        The newest round of which every process has an undamaged checkpoint; None to begin again.
+    Newer checkpoints that are damaged cause a warning, and the resumption is noted in the manifest. `schema`
+    is that of the JSON files of the checkpoints.
     """
     from graphfed.runs.checkpoint import newest_round
 

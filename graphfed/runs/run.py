@@ -173,7 +173,7 @@ def run(
             clients; default: one for each client.
         placement: In the runtime "local": "stacked" computes all clients together; "one-at-a-time" is slow
             and simple, for debugging.
-        device: The torch device.
+        device: The torch device on which everything is computed: "cpu", "cuda" or "cuda:0".
         threads: Threads to compute with; default: one for a small graph, every core for a large one. In the
             runtime "processes" each process has so many; default: one.
         data_dir: The folder where data files are looked for first.
@@ -183,9 +183,9 @@ def run(
         on_round: Called after every evaluated round with its line of metrics.jsonl: ``round``, ``val`` (the
             validation metrics by name), ``bytes``, ``seconds``, and ``facts`` if the method reports any. An
             exception that it raises ends the run.
-        settings: What `--set` takes: ``settings={"partition.beta": 1.0}``.
-        command: The command that manifest.json records.
-        more: Settings by name: ``lr=0.1``.
+        settings: Settings by key, as `--set` takes them: ``settings={"partition.beta": 1.0}``.
+        command: The command line that manifest.json records, for its readers.
+        more: Settings by name, in addition to `settings`: ``lr=0.1``.
 
     Returns:
         The result, which is also in the folder.
@@ -197,6 +197,7 @@ def run(
     """
     # The parameters that are options of a run: `RunOptions` declares them, and a test compares the two.
     given = {key: value for key, value in locals().items() if key in OPTIONS}
+    # Everything that can be refused without the data is refused before a folder is made.
     config = make_config(**given, settings=given_settings(settings, more))
     name = f"{config.method.name}-{config.data_name}"
     folder = files.chosen_folder(out, name)
@@ -236,17 +237,14 @@ def execute(
 ) -> Result:
     """Train and score a run whose inputs are loaded, and write the results.
 
-    Args:
-        folder: The folder of the run, which is open; None to write nothing.
-        own_partition: Whether to keep a copy of a partition that was read from a file in the folder.
-
-    Raises:
-        Interrupted: SIGINT or SIGTERM came during training.
+    `folder` is open; None writes nothing. With `own_partition` the folder gets a copy of a partition that was
+    read from a file. Raises Interrupted if SIGINT or SIGTERM came during training.
     """
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
         files.check_space(folder, inputs.bytes_needed(config) + kept)
         write_manifest(folder, manifest_of(config, inputs, command))
+        # A comparison and a sweep keep one copy for all of their runs.
         if own_partition:
             keep_partition(folder, config, inputs)
         stages_of(on_event)("describing and drawing the data")
@@ -264,12 +262,8 @@ def finish(
 ) -> Result:
     """Train to the end and write the result.
 
-    Args:
-        folder: The folder of the run; None to write nothing.
-        start: The round of the checkpoint to go on from; None to start from the beginning.
-
-    Raises:
-        Interrupted: SIGINT or SIGTERM came during training.
+    `folder` is that of the run, None to write nothing; `start` is the round of the checkpoint to go on from,
+    None for the beginning. Raises Interrupted if SIGINT or SIGTERM came during training.
     """
     with computing_with(_threads_of(config, inputs)):
         trained = _train(config, inputs, folder, start, on_event)
@@ -342,11 +336,7 @@ def manifest_of(config: RunConfig, inputs: Inputs, command: str) -> JsonObject:
 
 
 def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
-    """Copy a partition that was read from a file into the run's folder.
-
-    The folder can then be used when that file is gone. Nothing is copied for a partition that was made by
-    name.
-    """
+    """Copy a partition that was read from a file into the run's folder, because that file may go."""
     if config.partition_file is None:
         return
     with files.writing_into(folder):
@@ -354,21 +344,12 @@ def keep_partition(folder: Path, config: RunConfig, inputs: Inputs) -> None:
 
 
 def write_manifest(folder: Path, manifest: JsonObject) -> None:
-    """Write manifest.json.
-
-    Args:
-        folder: The folder of a run, a comparison or a sweep.
-    """
+    """Write the manifest.json of a run, a comparison or a sweep."""
     write_file(folder, "manifest.json", manifest)
 
 
 def write_file(folder: Path, name: str, content: Mapping[str, object]) -> None:
-    """Write a JSON file of a folder.
-
-    Args:
-        folder: The folder, which the message of an error names.
-        content: The content; numbers that are not finite become null.
-    """
+    """Write a JSON file of a folder; numbers that are not finite become null."""
     with files.writing_into(folder):
         write_json(folder / name, files.plain(content))
 
@@ -379,11 +360,7 @@ def now() -> str:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether training got far enough for the folder to be worth keeping.
-
-    Returns:
-        True if it has a checkpoint.
-    """
+    """Return whether the folder has a checkpoint: training got far enough for it to be worth keeping."""
     return any((folder / files.CHECKPOINTS).glob("round-*/*.json"))
 
 
@@ -463,13 +440,11 @@ def _statistics(outcome: "Outcome") -> dict[str, np.ndarray] | None:
 
 @contextmanager
 def computing_with(count: int) -> Iterator[None]:
-    """Compute with `count` threads in this block.
-
-    The number is set and never inherited, because a wrong number makes a run many times slower.
-    """
+    """Compute with `count` threads in this block."""
     import torch
 
     before = torch.get_num_threads()
+    # Set and never inherited, because a wrong number makes a run many times slower.
     torch.set_num_threads(count)
     try:
         yield
@@ -483,11 +458,7 @@ def peak_rss_mb() -> float:
 
 
 def versions(plugins: Iterable[Plugin | None] = ()) -> dict[str, str]:
-    """Return the versions of the programs that a run's numbers depend on.
-
-    Args:
-        plugins: The plug-ins of the run; None stands for graphfed's own.
-    """
+    """Return the versions of the programs that a run's numbers depend on; None stands for no plug-in."""
     import scipy
     import torch
 

@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 
 def given_settings(settings: object, named: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Return the settings in a mapping together with those that are given by name.
-
-    Args:
-        settings: A mapping, or None.
-    """
+    """Return the settings in a mapping, or None, together with those that are given by name."""
     if settings is not None and not isinstance(settings, Mapping):
         raise InputError(f"settings of type {type(settings).__name__} cannot be used; give a mapping")
     chosen, others = dict(settings or {}), named or {}
@@ -75,16 +71,13 @@ class Setting:
 
 
 def settings_of(method: Method, task: str | None = None) -> list[Setting]:
-    """Return every setting of a method that `--set` takes.
+    """Return every setting of a method that `--set` takes, those that methods share first.
 
-    Args:
-        task: The task whose defaults are shown; None for the method's first task.
-
-    Returns:
-        The settings in the order of the method's config: those that methods share come first.
+    The defaults are those of `task`, by default of the method's first one.
     """
     definition = get_task(task or method.tasks[0])
     defaults = definition.settings_of(method)
+    # Settings of parts that the defaults do not choose are not in the config; their fields have the default.
     existing = values(method.configure({}, defaults))
     shared = {name for part in definition.parts for name in fields_of(part)}
     found: dict[str, Setting] = {}
@@ -112,11 +105,7 @@ def changed_settings(config: RunConfig) -> JsonObject:
     """Return the settings in which a run differs from the defaults of its task, so that no table hides them.
 
     The default of a shared setting is the task's, and the default of a method's own setting is the method's.
-    If a method has a fixed graph network, the network is listed like one that was chosen, because rows with
-    the same network do the same work.
-
-    Returns:
-        The values by setting. The seed is left out, and the number of rounds of a method that trains nothing.
+    The seed is left out, and the number of rounds of a method that trains nothing.
     """
     task, method = get_task(config.task), config.method
     defaults = task.settings_of(method)
@@ -133,6 +122,7 @@ def changed_settings(config: RunConfig) -> JsonObject:
     if not method.trains:
         left_out.add("rounds")  # what learns nothing is the same after any number of rounds
     changed = {key: v for key, v in chosen.items() if key not in left_out and v != default[key]}
+    # A fixed network is listed like one that was chosen, because rows with the same network do the same work.
     network = value_of(config.settings, "backbone")
     if network is not None and "backbone" not in chosen and network != Network().backbone:
         changed["backbone"] = network
@@ -140,11 +130,7 @@ def changed_settings(config: RunConfig) -> JsonObject:
 
 
 def settings_in(config: Any, **chosen: object) -> list[Setting]:
-    """Return every setting of a class without parts.
-
-    Args:
-        chosen: Values that replace the defaults of the class.
-    """
+    """Return every setting of a class without parts; `chosen` replaces defaults of the class."""
     default = config(**chosen)
     fields: Mapping[str, FieldInfo] = config.__pydantic_fields__
     return [described(name, field, getattr(default, name)) for name, field in fields.items()]
@@ -161,11 +147,7 @@ def described(name: str, field: "FieldInfo", default: SettingValue) -> Setting:
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, SettingValue]:
-    """Read the values of `--set`: ``["lr=0.1", "patience=none"]`` becomes ``{"lr": 0.1, "patience": None}``.
-
-    Returns:
-        The values by key: numbers, None or text.
-    """
+    """Read the values of `--set`: ``["lr=0.1", "patience=none"]`` is ``{"lr": 0.1, "patience": None}``."""
     settings: dict[str, SettingValue] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -182,6 +164,7 @@ def _parse(text: str) -> SettingValue:
     """Return a text as a number or None, or else as text. The type of the setting decides about booleans."""
     if text.lower() in ("none", "null"):
         return None
+    # Whole numbers first: as floats, large seeds would lose digits.
     for kind in (int, float):
         try:
             return kind(text)
@@ -195,10 +178,8 @@ def prefixed_settings(
 ) -> JsonObject:
     """Return the settings that begin with a prefix, without the prefix, each of the type of its default.
 
-    Args:
-        prefix: "partition." or "data.".
-        settings: Settings by name; those without the prefix are ignored.
-        defaults: The options of the partition or data set, with their defaults.
+    `prefix` is "partition." or "data."; other settings are ignored. `defaults` are the options of the
+    partition or the data set.
     """
     chosen = {}
     for key, value in settings.items():
@@ -239,13 +220,10 @@ def _truth(key: str, value: object) -> bool:
 
 
 def explain(complaint: "ErrorDetails", method: Method, task: str | None = None) -> str:
-    """Explain a complaint of pydantic in one line.
+    """Explain a complaint of pydantic in one line: the key, the bad value, what was expected, and the
+    default.
 
-    Args:
-        task: The task whose defaults are shown; None for the method's first task.
-
-    Returns:
-        The key, the bad value, what was expected, and the default.
+    The default is that of `task`; None for the method's first task.
     """
     return explain_in(complaint, settings_of(method, task), method.name, _methods_with)
 
@@ -258,11 +236,7 @@ def explain_in(
 ) -> str:
     """Explain a complaint of pydantic about any settings, as `explain` does for a method's.
 
-    Args:
-        able_with: Returns the names of other owners whose setting `key` can have a value.
-
-    Returns:
-        The key, the bad value, what was expected, and the default.
+    `able_with` returns the names of other owners whose setting `key` can have a value.
     """
     key = str(complaint["loc"][0]) if complaint["loc"] else ""
     value = complaint["input"]
@@ -302,16 +276,10 @@ def _readings(text: str) -> Iterator[str | int | None]:
 
 
 def has_value(config: object, key: str, text: str) -> bool:
-    """Return whether a setting has the value that `text` means.
+    """Return whether a setting has the value that `text`, as typed on the command line, means.
 
-    Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes.
-
-    Args:
-        key: The name of a setting; a method without the setting has no value of it.
-        text: The value, as it is typed on the command line.
-
-    Returns:
-        True if the setting exists and has this value.
+    Values are compared, not texts: 0.25, .25 and 2.5e-1 are the same number, and True is yes. A setting that
+    does not exist has no value.
     """
     from pydantic import ValidationError
 
@@ -330,14 +298,10 @@ RULE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)([=<>])(.+)", re.DOTALL)
 
 
 def breaks_rule(config: object, rule: str) -> bool:
-    """Return whether settings have what a rule forbids.
+    """Return whether settings have what a rule of an operator forbids.
 
-    Args:
-        rule: KEY=VALUE for a value, KEY>NUMBER and KEY<NUMBER for numbers above and below a limit, such as
-            epsilon>1.
-
-    Returns:
-        True if the setting exists and has such a value.
+    A rule is KEY=VALUE for a value, KEY>NUMBER and KEY<NUMBER for numbers above and below a limit, such as
+    epsilon>1. A setting that does not exist breaks no rule.
     """
     parts = RULE.fullmatch(rule)
     if parts is None:
@@ -352,14 +316,7 @@ def breaks_rule(config: object, rule: str) -> bool:
 
 
 def unusable_value(method: Method, key: str, text: str) -> str:
-    """Return why a method's setting can never have the value that `text` means.
-
-    Args:
-        text: The value, as it is typed on the command line.
-
-    Returns:
-        The reason; an empty text if the setting can have the value.
-    """
+    """Return why a method's setting can never have the value that `text`, as typed, means; "" if it can."""
     from pydantic import ValidationError
 
     complaint = ""
@@ -379,11 +336,7 @@ def unusable_value(method: Method, key: str, text: str) -> str:
 
 
 def default_text(value: SettingValue) -> str:
-    """Return the default of a setting as it is written on the command line.
-
-    Returns:
-        "none" for None, else the value as text.
-    """
+    """Return the default of a setting as it is written on the command line."""
     return "none" if value is None else str(value)
 
 
@@ -394,10 +347,9 @@ MOST_HOMES = 6
 
 
 def home_of(key: str) -> str:
-    """Say which methods, partitions or data sets have a setting.
+    """Say which methods, partitions or data sets have a setting, as in "it is a setting of fedprox".
 
-    Returns:
-        A clause for a message, as in "it is a setting of fedprox"; an empty text if nothing has the setting.
+    The text is empty if nothing has the setting.
     """
     methods = [
         name for name, method in METHODS.usable().items() if key != "seed" and key in method.tree.names
@@ -418,8 +370,8 @@ def home_of(key: str) -> str:
 def unknown_setting(key: object, known: Iterable[str]) -> str:
     """Return the hint that follows "... has no setting KEY".
 
-    Returns:
-        Where the name belongs, if it is an option or a setting of something else, or the most similar name.
+    It says where the name belongs, if it is an option or a setting of something else, or the most similar
+    name.
     """
     known = list(known)
     name = str(key)[:200].lower().replace("-", "_")

@@ -61,7 +61,7 @@ class Event:
         rounds: The largest number of rounds.
         val: The validation metrics, if the round was evaluated and the server is here.
         bytes: Payload bytes of set-up and training so far.
-        seconds: Since the run began.
+        seconds: The time since the run began.
         note: In the phase "note" a message for people, and in "stage" the work that begins now.
         memory: The largest memory of this process in bytes, if all places are in it; else 0.
         may_stop: Whether the run may end before the last round.
@@ -121,15 +121,12 @@ def plan(
     """Return the control values that open a round: keep the last evaluated state, save, stop, and who takes
     part.
 
-    A shared model that has diverged does not recover, so the run stops. Clients' own models go on.
-
-    Args:
-        personal: Whether every client has its own model.
-        due: See `Checkpoints.due`.
-        enrolled: The clients that may take part, as `roster_code`; None for all.
+    With `personal` every client has its own model. `due` is explained in `Checkpoints.due`, and `enrolled` is
+    the `roster_code` of the clients that may take part, None for all.
     """
     patience = patience_of(config)
     out_of_patience = patience is not None and progress.stale >= patience
+    # A shared model that has diverged does not recover, so the run stops. Clients' own models go on.
     lost = progress.diverged > 0 and not personal
     roster = None
     if samples_clients(config):
@@ -138,6 +135,7 @@ def plan(
             able = roster_of(enrolled, num_clients).nonzero()[0]
         size = clients_in_round(config, len(able))
         present = np.zeros(num_clients, dtype=bool)
+        # Drawn by the round and not by a generator's state, so that a resumed run has the same rosters.
         present[able[permutation(fold(config.run.seed, "roster", number), len(able))[:size].numpy()]] = True
         roster = roster_code(present)
     return {
@@ -165,8 +163,7 @@ def agree_before_setup(
 ) -> tuple[TaskData, Located | None]:
     """Agree on what the clients of every method need alike: the scale of features, the weights of classes.
 
-    Returns:
-        The clients' data with both, and the `Scaling` that they share (see `scale_features`).
+    The results are the clients' data with both, and the `Scaling` that they share (see `scale_features`).
     """
     data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
     return get_task(task.name).agree(fed, data, task, config), scaling
@@ -207,6 +204,7 @@ class _Watch:
         if self.on_event is None:
             return
         seconds, fed = time.perf_counter() - self.began, self.fed
+        # One of several processes knows only its own memory, which says little about the run.
         memory = peak_memory() if fed.link is None else 0
         sent, may_stop = fed.ledger.counted_bytes, patience_of(self.config) is not None
         rounds = self.config.run.rounds
@@ -256,6 +254,7 @@ class _Training:
             )
         else:  # it was saved, and sent before the run was interrupted
             decision = {**decision, **NOTHING_DUE}
+        # With models of their own, clients have chosen their best weights already (`do_round`).
         best = run.evaluated if decision["keep"] and not personal else run.best
         return replace(run, decision=decision, best=best), decision
 
@@ -266,6 +265,7 @@ class _Training:
         number = run.number
         roster = run.decision["roster"]
         present = None if roster is None else roster_of(roster, fed.num_clients)
+        # Only once: later rounds are reported by their events.
         if not run.history:
             fed.begin(f"training: round {number} of {config.run.rounds}")
         with taking_part(fed, present), fed.phase("train", round_number=number):
@@ -275,18 +275,21 @@ class _Training:
         newest = {name: state.values[name] for name in method.state.scratch if name in state.values}
         best = State({**run.best.values, **newest}, state.prepared) if newest else run.best
         run = replace(run, number=number + 1, decision=None, state=state, best=best)
+        # The last round is always evaluated.
         if number % value(config, "eval_every", 1) != 0 and number != config.run.rounds:
             return run, None
         with fed.phase("eval"):
             outputs = method.predict(fed, state, config, "val")
             scores, scored = evaluation.score(fed, self.data, outputs, "val", "val", self.prepared, config)
         metric = evaluation.decides(config, self.prepared)
+        # Only the server knows it; the other places get the decision with the next control message.
         progress = fed.server.run(update_progress, run.progress, scored, number, self.task.name, metric)
         run = replace(run, evaluated=state, progress=progress)
         if method.personal:
             better, best_scores = fed.clients.run(
                 evaluation.better_clients, scores, run.best_scores, outputs=2
             )
+            # Every client keeps the weights of its own best round.
             chosen = fed.clients.run(choose_clients, better, state.weights, run.best.weights)
             best = State({**state.values, "weights": chosen}, state.prepared)
             run = replace(run, best=best, best_scores=best_scores)
@@ -354,12 +357,8 @@ def train(
 ) -> Outcome:
     """Train a method, select the best round on validation, and score the test part once.
 
-    Args:
-        data: The clients' data: a `Cohort` for each worker, and `SensorData` for forecasting.
-        checkpoints: When and where to save between rounds, and the round to go on from; None to save nothing.
-
-    Returns:
-        What this process may know of the trained model, its predictions and metrics.
+    `data` is a `Cohort` for each worker, or `SensorData` for forecasting. The outcome has what this process
+    may know of the trained model, its predictions and metrics.
 
     Raises:
         InputError: The federation's protocols are not those that `config` asks for.
@@ -374,6 +373,7 @@ def train(
     fed.begin(f"setting up {method.name}")
     enrolled = evaluation.enrolled(fed, data)
     with fed.phase("eval"):
+        # Before the first sum over the clients' data, which a run with too few clients would not hide.
         check_sums_of_run(fed, data, evaluation, enrolled, config)
         prepared = evaluation.prepare(fed, data, task, config)
     data, scaling = agree_before_setup(fed, data, method, task, config)
@@ -382,6 +382,7 @@ def train(
         if checkpoints is None or checkpoints.start is None:
             with fed.phase("setup", round_number=0):
                 state = method.setup(fed, data, task, config)
+            # Before the first evaluation, the state of set-up is the newest and the best one.
             run = Snapshot(1, None, state, state, state, None, fed.server.run(Progress), [])
             ready = time.perf_counter()
         else:
@@ -396,6 +397,7 @@ def train(
             while True:
                 due = NOTHING_DUE if checkpoints is None else checkpoints.due()
                 run, decision = training.open_round(run, due)
+                # After the control message and before the round: every process saves the same snapshot.
                 if checkpoints is not None and (decision["save"] or decision["stop"]):
                     spent = time.perf_counter() - watch.began
                     checkpoints.save(fed, replace(run, setup_seconds=ready - watch.began, seconds=spent))
@@ -408,6 +410,7 @@ def train(
                 run.history.append(training.line(run.state, number, val, time.perf_counter() - ready))
                 watch.report("train", number, val, line=run.history[-1])
     trained = time.perf_counter()
+    # It diverged before the first finite evaluation, so no state can be scored.
     if decision["diverged"] and not decision["best_round"]:
         raise GraphfedError(
             f"{method.name} diverged in round {decision['diverged']}: its predictions are no longer finite; "
@@ -466,10 +469,8 @@ def restored(
 ) -> State:
     """Return a state with saved values, and with what set-up prepares.
 
-    What set-up prepares is made by the method's `restore`, if it has one, and else by its set-up.
-
-    Raises:
-        InputError: The values are another method's.
+    The prepared values come from the method's `restore`, if it has one, and else from its set-up. Raises
+    InputError if the values are another method's.
     """
     with fed.phase("setup", round_number=0):
         if method.restore is not None:
@@ -486,14 +487,7 @@ def restored(
 
 @contextmanager
 def taking_part(fed: Federation, present: np.ndarray | None) -> Iterator[None]:
-    """Let only some clients take part in this block.
-
-    Args:
-        present: Who takes part, [K] bool; None for the clients that already do.
-
-    Yields:
-        Nothing; the former roster is restored afterwards.
-    """
+    """Let only the clients `present`, bool [K], take part in this block; None for those that already do."""
     before = fed.roster
     if present is not None:
         fed.set_roster(present)

@@ -27,6 +27,7 @@ def what_failed(error: Exception, number: int) -> str:
     # What follows the type of the cause is its message, and then the inputs: both may hold data.
     cause = error.__cause__
     if isinstance(error, StageError) and isinstance(cause, Exception):
+        # `StageError` writes the type and the message of its cause after the place of the failure.
         before, found, _ = str(error).partition(f": {type(cause).__name__}: ")
         if found:
             return f"{before}: {kind_and_line(cause)}"[:MAX_TEXT]

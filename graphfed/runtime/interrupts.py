@@ -60,6 +60,7 @@ def listening(on_ask: Callable[[], None] | None = None) -> Iterator[StopRequest]
             on_ask()
 
     with _handled(ask):
+        # A signal that came before this block, as `remember_stop_requests` keeps it.
         if _Signals.pending:
             _Signals.pending = False
             ask()
@@ -100,6 +101,7 @@ def _handled(act: Callable[[], None]) -> Iterator[None]:
             act()
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    # None is a handler that was not installed from Python, and cannot be restored.
     numbers = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
     for number in numbers:
         signal.signal(number, handle)

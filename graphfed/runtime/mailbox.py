@@ -125,9 +125,7 @@ class Mailbox:
     def take(self, sender: Hashable, key: str, name: str) -> bytes:
         """Wait for a message of the present run, and return it.
 
-        Args:
-            key: Its key, without the run.
-            name: The name of the sender, for people.
+        `key` does not include the run, and `name` is the name of the sender for people.
 
         Raises:
             PeerLost: Nothing more can come from the sender.

@@ -108,12 +108,9 @@ class PipeLink:
 class Workers:
     """The processes of a federation: one for the server and one per worker.
 
-    Use it as a context manager; leaving it stops all processes. No process is left after an error.
-
-    Args:
-        workers: The ids of the clients of every worker, as in `Federation`, which refuses wrong ones.
-        threads: The number of threads of every process.
-        patience: Seconds without any message (the start included) after which a run is given up.
+    Use it as a context manager; leaving it stops all processes. No process is left after an error. `workers`
+    are the ids of the clients of every worker, `threads` the number of threads of every process, and
+    `patience` the seconds without any message (the start included) after which a run is given up.
 
     Raises:
         InputError: A number cannot be used, or the pipes need more open files than this process may have.
@@ -190,15 +187,10 @@ class Workers:
         simulated: bool = False,
         on_event: Callable[[Any], None] | None = None,
     ) -> dict[int, Any]:
-        """Run a program in every process.
+        """Run a program, "module:function", in every process, with plain values as its `arguments`, by index.
 
-        After any error all processes are stopped, and a further call raises ProcessError.
-
-        Args:
-            program: "module:function".
-            arguments: Plain values for each process: by worker, `SERVER_INDEX` for the server.
-            simulated: Whether the federation simulates secure protocols.
-            on_event: Called with every value that a process logs.
+        `on_event` is called with every value that a process logs. With `simulated` the federation simulates
+        secure protocols. After any error all processes are stopped, and a further call raises ProcessError.
 
         Raises:
             InputError: A process raised it.
@@ -222,6 +214,7 @@ class Workers:
                 except OSError:
                     raise self._lost(index) from None
             self._sending = False
+            # A signal came while jobs were sent, in the middle of which no stop could be sent.
             if self._stop_asked:
                 self._send_stop()
             while len(results) < len(self._control):

@@ -47,13 +47,13 @@ def compare(
         methods: Names, or mappings for rows with choices of their own, as in {"method": "fedgcn", "label":
             "one hop", "settings": {"hops": 1}}. The reference methods of the task (see
             `methods.baselines.references`) are added if they are missing.
-        seeds: The seeds of every row.
+        seeds: The seeds of every row, each of which gives a run.
         out: The folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder
             for each run, and comparison.json when all runs have ended.
         progress: Whether to show progress on stderr.
         settings: Settings common to all rows. A key goes to every row in whose runs the setting exists, and
             ``"<method>.<key>"`` to rows of that method alone. One that exists in no run is refused.
-        command: The command that manifest.json records.
+        command: The command line that manifest.json records, for its readers.
         options: What `run` takes (data, clients, partition, rounds, split, ...), common to all rows, and
             settings by name, as in lr=0.1.
 
@@ -102,6 +102,7 @@ def _finish(study: Study, added: tuple[str, ...]) -> Comparison:
     runs = [(row.label, config) for row in study.rows for config in row.configs.values()]
     for number, (label, config) in enumerate(runs, 1):
         name = f"{label}, seed {config.seed}"
+        # A run that diverges does not stop the others, which may take hours.
         with failures.noted(name):
             results[label][config.seed] = study.run(label, config, f"[{number}/{len(runs)}] {name}")
     failures.raise_first()
@@ -116,7 +117,7 @@ def _finish(study: Study, added: tuple[str, ...]) -> Comparison:
 
 @dataclass(frozen=True)
 class _AskedRow:
-    """A row whose configs are not made yet. options: its own choices of the options in _COMMON."""
+    """A row whose configs are not made yet; `options` are its own choices of the options in _COMMON."""
 
     label: str
     method: Method
@@ -146,6 +147,7 @@ def _plan(
         defaults = [default_partition(row.method, source) for row in asked]
         partition = next((name for name in defaults if name != Method.partition), defaults[0])
     options = {**options, "task": task, "data": source, "partition": partition}
+    # Reference methods are added by name, so a row with other settings of one counts as present.
     names = [row.method.name for row in asked]
     missing = [get_method(name) for name in REFERENCES.get(task, ()) if name not in names]
     if str(options.get("split")).startswith("inductive"):
@@ -228,6 +230,7 @@ def _shared_by_label(
     found = {
         row.label: existing_settings(row.method, task, shared[row.method.name], row.settings) for row in rows
     }
+    # Known once all rows are planned: a setting may exist for one row of a method and not for another.
     taken = {key for settings in found.values() for key in settings}
     for row in rows:
         left = {key: value for key, value in shared[row.method.name].items() if key not in taken}
@@ -263,4 +266,5 @@ def _shared_settings(
             raise InputError(f"no method of this comparison has a setting {shown(key)}; {hint}")
         for name in takers:
             shared[name][key] = value
+    # A setting for one method wins over the same setting for all.
     return {name: shared[name] | specific[name] for name in known}

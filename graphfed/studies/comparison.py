@@ -126,6 +126,7 @@ class Comparison(FileModel):
     def warnings(self) -> list[ResultWarning]:
         """What looks wrong with the table and with the runs of its rows."""
         chosen_by = {row.get("selected_by") for row in self.rows}
+        # Rows that were selected by different metrics are compared by the task's own one.
         metric = chosen_by.pop() if len(chosen_by) == 1 else None
         return check_comparison(self.task, metric or get_task(self.task).metric, self.rows)
 
@@ -263,9 +264,8 @@ def comparison_in(folder: Path) -> Comparison:
 def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
     """Make the table of finished runs. Runs that differ in the seed alone share a row.
 
-    Raises:
-        InputError: Runs did different tasks, had different data, splits or partitions for one seed (the
-            message has the two hashes), rows have different seeds, or a run is given twice.
+    It raises InputError if runs did different tasks, had different data, splits or partitions for one seed
+    (the message has the two hashes), rows have different seeds, or a run is given twice.
     """
     finished = [r if isinstance(r, Result) else Result.read(r) for r in results]
     if not finished:
@@ -304,6 +304,7 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
 
 
 def _settings_key(result: Result) -> str:
+    # `training` also has the settings at their defaults, which another version may have changed.
     return json.dumps(
         [result.details.get(key, {}) for key in ("changed_settings", "training")], sort_keys=True
     )
@@ -388,13 +389,11 @@ _NOT_TRAINING = ("aggregation", "protocols")
 
 
 def unequal_settings(rows: Iterable[ComparedRow]) -> dict[str, JsonObject]:
-    """Return the settings that make the rows' training unequal.
+    """Return, by label, the settings that make the rows' training unequal.
 
     A setting that two rows have with different values is listed for every row whose value is not the usual
-    one: that of most rows, of equally many the value that occurs first.
-
-    Returns:
-        Label to {setting: value}; rows that have the usual values only are left out.
+    one: that of most rows, of equally many the value that occurs first. Rows with usual values only are left
+    out.
     """
     rows = list(rows)
     values: dict[str, list[object]] = {}
@@ -402,6 +401,7 @@ def unequal_settings(rows: Iterable[ComparedRow]) -> dict[str, JsonObject]:
         for key, value in row.get("training", {}).items():
             if key not in _NOT_TRAINING:
                 values.setdefault(key, []).append(value)
+    # Of equally frequent values, max returns the first one.
     usual = {key: max(those, key=those.count) for key, those in values.items()}
     found = {}
     for row in rows:
@@ -481,6 +481,7 @@ def _spread(upper: ComparedRow, lower: ComparedRow, metric: str, difference: flo
     deviations = [std for row in (upper, lower) if (std := row["test"][metric]["std"]) is not None]
     if len(deviations) < 2:
         return "; with one seed the spread is not known"
+    # The standard error of the difference of two independent means; both rows have the same seeds.
     error = math.hypot(*deviations) / math.sqrt(len(upper["seeds"]))
     within = "within" if difference <= 2 * error else "beyond"
     return f" ({within} two standard errors over {len(upper['seeds'])} seeds)"

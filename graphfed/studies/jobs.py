@@ -118,6 +118,7 @@ def _run_in_processes(
 ) -> None:
     ended = _Ended(runs)
     context = get_context("spawn")
+    # Nothing is ever sent through the pipe: that it closes is the request to stop.
     hears, stop = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(jobs, context, _begin, (hears,))
     try:
@@ -168,6 +169,7 @@ _cache = InputCache()
 def _begin(hears: Connection) -> None:
     import torch
 
+    # The processes share the cores; each run sets its own number of threads when it trains.
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_caller, args=(hears,), daemon=True).start()
 
@@ -180,6 +182,7 @@ def _end_with_caller(hears: Connection) -> None:
 def _run(asked: JsonObject, folder: str, command: str) -> None:
     path = Path(folder)
     load_plugins(asked.get("plugins", ()))
+    # After the plug-ins, because the method may come from one.
     config = config_from_json(asked, path)
     run_or_read(config, _cache.get(config), path, command, None)
 

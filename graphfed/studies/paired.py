@@ -38,15 +38,10 @@ class PairedDifference:
 def paired_difference(
     values: Sequence[float | None], reference: Sequence[float | None]
 ) -> PairedDifference | None:
-    """Compute the difference of two rows over the same seeds.
+    """Compute the difference `values` - `reference` of two rows, each with one value per seed in the same
+    order.
 
-    Args:
-        values: A value for each seed; None for a run without the value.
-        reference: The values of the other row, for the same seeds in the same order.
-
-    Returns:
-        The difference `values` - `reference`; None if the rows have different numbers of seeds, or a value is
-        missing.
+    The result is None if the rows have different numbers of seeds, or a value is missing.
     """
     pairs = [(a, b) for a, b in zip(values, reference, strict=False) if a is not None and b is not None]
     if not pairs or not len(pairs) == len(values) == len(reference):
@@ -76,6 +71,7 @@ def correct_by_holm(p_values: Sequence[float]) -> list[float]:
         Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
         1979.
     """
+    # From the smallest p value to the largest, and never below the value before.
     corrected, largest = [0.0] * len(p_values), 0.0
     for k, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         largest = max(largest, min(1.0, (len(p_values) - k) * p_values[place]))

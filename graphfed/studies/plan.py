@@ -59,8 +59,7 @@ def read_configs(
 ) -> dict[int, RunConfig]:
     """Read the runs of a row from the manifest in a folder, and check every value again.
 
-    Args:
-        data: The data, if it was an object in Python.
+    `data` is needed if the run's data was an object in Python.
     """
     return {
         run["seed"]: config_from_json(run["config"], folder, data=data, data_dir=data_dir) for run in runs
@@ -113,13 +112,9 @@ def _seed_range(text: str) -> Iterable[int]:
 def existing_settings(
     method: Method, task: str, shared: Mapping[str, object], own: Mapping[str, object]
 ) -> dict[str, object]:
-    """Leave out those shared settings of a method that do not exist in a run.
+    """Leave out those settings in `shared`, common to several runs, that do not exist in a run of the method.
 
-    Args:
-        shared: Settings that several runs have in common, and `preset`.
-
-    Returns:
-        The shared settings that exist; all if some cannot be used, so that `make_config` can say why.
+    If some cannot be used, all are returned, so that `make_config` can say why.
     """
     names, shared = method.tree.names, with_none_named(method, task, shared)
     preset = str({**shared, **own}.get(PRESET, PRESETS[0]))
@@ -138,8 +133,8 @@ class InputCache:
     """The inputs of runs that follow each other, so that runs on the same data, split and partition share
     them.
 
-    Args:
-        keep: How many inputs are kept at most, the last ones; None for all. Every data set is loaded once.
+    `keep` is the largest number of inputs that are kept, the last ones; None for all. Every data set is
+    loaded once.
     """
 
     def __init__(self, keep: int | None = 16) -> None:
@@ -148,16 +143,16 @@ class InputCache:
         self._keep = keep
 
     def get(self, config: RunConfig, on_stage: Callable[[str], None] = no_stages) -> Inputs:
-        """Return the inputs of a run, loaded if they are not here.
-
-        Args:
-            on_stage: Called with the name of each stage that begins.
+        """Return the inputs of a run, loaded if they are not here; `on_stage` is called with the name of each
+        stage.
         """
         key = _input_key(config)
+        # Taken out and put in again, so that the order is that of the last use.
         inputs = self._made.pop(key, None) or load_inputs(config, self._loaded, on_stage)
         self._made[key] = inputs
         if self._keep is not None and len(self._made) > self._keep:
             del self._made[next(iter(self._made))]
+        # For every run, because methods differ in what they need of the same inputs.
         inputs.check(config)
         return inputs
 
@@ -176,6 +171,7 @@ def _input_key(config: RunConfig) -> Hashable:
         config.partition_file,
         config.split,
         config.split_seed,
+        # Lags and horizon are settings of training, and they decide which windows there are.
         *(value(config.settings, name) for name in WINDOW_SETTINGS),
     )
 
@@ -200,11 +196,7 @@ def require_equal_hashes(table: Mapping[str, Mapping[int, Mapping[str, str]]]) -
 
 @dataclass(frozen=True)
 class Study:
-    """Runs that share their inputs, in one folder.
-
-    Attributes:
-        folder: The folder; None to write nothing.
-    """
+    """Runs that share their inputs, in one folder; `folder` is None to write nothing."""
 
     kind: str
     rows: Sequence[Row]
@@ -217,16 +209,12 @@ class Study:
     def opened(self, begun: JsonObject | None = None, **asked: object) -> Iterator[None]:
         """Open the folder for this block, after every input is loaded and checked.
 
-        If the block fails, the folder stays if a run in it has ended or has a checkpoint.
+        If the block fails, the folder stays if a run in it has ended or has a checkpoint. `begun` is the
+        manifest of a study to go on with, whose hashes the inputs must have; for a new study, `asked` are
+        further keys of its manifest.
 
-        Args:
-            begun: The manifest of a study to go on with, whose hashes the inputs must have; None for a new
-                study.
-            asked: Further keys of the manifest of a new study.
-
-        Raises:
-            InputError: The folder or the inputs cannot be used, a run does not fit into memory, or rows have
-                different inputs for one seed.
+        Raises InputError if the folder or the inputs cannot be used, a run does not fit into memory, or rows
+        have different inputs for one seed.
         """
         folder = self.folder
         with (
@@ -256,11 +244,7 @@ class Study:
         return loaded[self.rows[0].label]
 
     def run(self, label: str, config: RunConfig, progress_label: str) -> Result:
-        """Make a run of this study (`run_or_read`).
-
-        Args:
-            label: The label of the run's row, from which its folder has its name.
-        """
+        """Make a run of this study (`run_or_read`); its folder is named after the label of its row."""
         folder = None if self.folder is None else self.folder / run_name(label, config.seed)
         with show_progress(progress_label, self.progress) as on_event:
             return run_or_read(config, self.inputs.get(config), folder, self.command, on_event)
@@ -280,10 +264,9 @@ def _has_runs(folder: Path) -> bool:
 def run_or_read(
     config: RunConfig, inputs: Inputs, folder: Path | None, command: str, on_event: OnEvent | None
 ) -> Result:
-    """Make one run; read it if it has ended, and go on with it if it has begun.
+    """Make one run in a folder, or without one; read it if it has ended, and go on with it if it has begun.
 
-    Args:
-        folder: Its folder; None to write nothing. A saved partition is kept in the folder above.
+    A saved partition is kept in the folder above.
     """
     if folder is None:
         return execute(config, inputs, folder=None, command=command, on_event=on_event)
@@ -291,6 +274,7 @@ def run_or_read(
         return Result.read(folder)
     if (folder / "manifest.json").exists():
         return go_on(config, inputs, folder, on_event)
+    # A run that was killed before its manifest may have left an empty folder with a lock file.
     with files.open_folder(folder, resume=folder.exists(), keep=has_checkpoint):
         return execute(config, inputs, folder=folder, command=command, on_event=on_event, own_partition=False)
 
@@ -345,6 +329,7 @@ def statistics(metrics: Sequence[Mapping[str, float | None]]) -> dict[str, Stati
 def statistic(values: Sequence[float | None]) -> Statistic:
     """Return mean and deviation of a number over seeds."""
     known = [v for v in values if v is not None]
+    # A mean without the missing value would be over other seeds than the other rows have.
     if len(known) < len(values) or not values:
         return {"mean": None, "std": None, "values": list(values)}
     std = float(np.std(known, ddof=1)) if len(known) > 1 else None
@@ -354,15 +339,14 @@ def statistic(values: Sequence[float | None]) -> Statistic:
 def spread(found: Statistic | None, *, error: bool = False) -> str:
     """Write a statistic as ``81.2 ± 0.4``; "-" without a mean.
 
-    Args:
-        found: The statistic; None for none.
-        error: Whether it is an error, in its own unit and with four digits of the mean: ``4.517 ± 0.032``.
-            Else it is a fraction, and is written in percent.
+    An `error` is written in its own unit and with four digits of the mean: ``4.517 ± 0.032``. Everything else
+    is a fraction, which is written in percent.
     """
     if not found or found["mean"] is None:
         return "-"
     mean, std = found["mean"], found["std"]
     scale, decimals = 100, 1
+    # Four significant digits of the mean, and the same decimals for the deviation.
     if error:
         scale, decimals = 1, max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 0
     text = f"{scale * mean:.{decimals}f}"

@@ -202,18 +202,18 @@ def sweep(
     the test nodes.
 
     Args:
-        method: The name of the method.
+        method: The name of the method whose settings are tried.
         grid: Values by setting, as in {"lr": [0.1, 0.5], "hidden": [16, 32]}; every combination is tried.
         ranges: Ranges of a search, as in {"lr": (0.01, 1.0, "log")}: whole ends give whole numbers, and
             with "log" the logarithm is drawn evenly. A grid next to them gives choices.
         trials: The number of trials of a search, with Optuna's TPE sampler, seeded with the first seed; None
             to try every combination.
-        seeds: The seeds of every trial.
+        seeds: The seeds of every trial, over which its validation metric is averaged.
         out: The folder; None for ``runs/sweep-<method>-<data>-<time>``, False to write nothing. If it holds
             this very sweep, the missing trials are run.
         progress: Whether to show progress on stderr.
-        settings: Settings common to all trials.
-        command: The command that manifest.json records.
+        settings: Settings common to all trials, by key, as `--set` takes them.
+        command: The command line that manifest.json records, for its readers.
         options: What `run` takes, common to all trials. Only settings of the method can vary, so that every
             trial of a seed has the same graph, split and partition.
 
@@ -228,11 +228,13 @@ def sweep(
         options = {**options, "data": data_source(options["data"])}  # files are read once
     seeds = chosen_seeds(seeds)
     row = Row("", {seed: make_config(method, **options, seed=seed, settings=settings) for seed in seeds})
+    # A setting that is given cannot vary, too: one of the two would be ignored.
     fixed = {*(settings or {}), *(key for key, value in options.items() if value is not None)}
     plan = _plan(row, grid, ranges or {}, trials, fixed)
     folder = files.chosen_folder(out, f"sweep-{row.first.method.name}-{row.first.data_name}")
     if folder is not None and (folder / "manifest.json").exists():
         manifest = read_manifest(folder)
+        # Compared in the form of JSON, in which the manifest was written.
         if manifest.get("sweep") != files.plain(plan.to_json()):
             raise InputError(
                 f"the output folder {folder} holds another run or sweep; name a new one with --out"
@@ -320,8 +322,7 @@ class Plan:
 def _plan(row: Row, grid: object, ranges: Mapping[str, object], trials: object, fixed: set[str]) -> Plan:
     """Check what is to be tried, every value included; InputError if it cannot be.
 
-    Args:
-        fixed: The settings and options that cannot vary because they are given.
+    The settings and options in `fixed` cannot vary because they are given.
     """
     values = _checked_grid(grid)
     drawn = {key: _checked_range(key, value) for key, value in ranges.items()}
@@ -423,6 +424,7 @@ def _check_settings(plan: Plan, fixed: set[str]) -> None:
         for settings in plan.combinations():
             _with_settings(config, settings)
         return
+    # A search draws values between the ends, so the ends and all choices are checked, each alone.
     ends = {key: (drawn.low, drawn.high) for key, drawn in plan.ranges.items()}
     for key, values in {**ends, **plan.grid}.items():
         for value in values:
@@ -431,6 +433,7 @@ def _check_settings(plan: Plan, fixed: set[str]) -> None:
 
 def _with_settings(config: RunConfig, settings: Settings) -> RunConfig:
     """Return the same run with other settings of its method; InputError if a value cannot be used."""
+    # Through JSON, so that a trial is checked in the same way as any run.
     asked = config.to_json()
     kept = existing_settings(config.method, config.task, asked["training"], settings)
     changed = {**asked, "training": {**kept, **settings}}
@@ -479,11 +482,7 @@ def _finish(study: Study, plan: Plan) -> Sweep:
 
 
 def _try_settings(study: Study, plan: Plan, metric: str, error: bool) -> list[Trial]:
-    """Run every trial: the combinations of the grid, or what Optuna's TPE sampler proposes.
-
-    The sampler is seeded and gets the same values in the same order, so a search that was stopped proposes
-    its first trials again, and they are read.
-    """
+    """Run every trial: the combinations of the grid, or what Optuna's TPE sampler proposes."""
     if plan.trials is None:
         return [_run_trial(study, plan, n, settings) for n, settings in enumerate(plan.combinations(), 1)]
     import optuna
@@ -491,6 +490,7 @@ def _try_settings(study: Study, plan: Plan, metric: str, error: bool) -> list[Tr
     sampler = optuna.samplers.TPESampler(seed=plan.row.first.seed % 2**32)
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # A search that was stopped gets the same values again in the same order, and its first trials are read.
     trials: list[Trial] = []
     try:
         search, space = optuna.create_study(direction="maximize", sampler=sampler), plan.space()
@@ -501,6 +501,7 @@ def _try_settings(study: Study, plan: Plan, metric: str, error: bool) -> list[Tr
             if math.isfinite(score):
                 search.tell(asked, score)
             else:
+                # The sampler needs finite numbers; a failed trial tells it to look elsewhere.
                 search.tell(asked, state=optuna.trial.TrialState.FAIL)
     finally:
         optuna.logging.set_verbosity(before)
@@ -525,6 +526,7 @@ def _run_trial(study: Study, plan: Plan, number: int, settings: Settings) -> Tri
                 f"{study.folder / name} is not this trial ({text}): it is damaged, or of another version of "
                 "Optuna; remove it to run the trial again"
             )
+    # The file has the figures of the first seeds already, if the sweep was interrupted.
     for seed, config in list(plan.row.configs.items())[len(trial["rounds"]) :]:
         if trial["failed"] is not None:
             break
@@ -581,6 +583,7 @@ def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:
             continue
         if key in plan.ranges:
             drawn = plan.ranges[key]
+            # On the scale on which values are drawn.
             scale = math.log if drawn.log else float
             low, high = scale(drawn.low), scale(drawn.high)
             place = (scale(value) - low) / (high - low)

@@ -195,14 +195,17 @@ class TaskDefinition(ABC, Generic[Data, Prepared]):
     def check_settings(self, settings: Mapping[str, object]) -> None:
         """Raise InputError for a setting that has no effect in this task."""
         for key, reason in self.unused_settings.items():
+            # With these values the user has chosen nothing.
             if settings.get(key) not in ("auto", "none", None):
                 raise InputError(f"{key}={shown(settings[key])} cannot be used: {reason}; omit this setting")
 
     def settings_of(self, method: Method, preset: str = "default") -> JsonObject:
         """Collect the settings of a preset (one of `PRESETS`) that differ from the method's defaults."""
         of_task = self.defaults if preset == "default" else self.paper_settings
+        # Not every method has all settings for which the task has a value.
         known = only_those(method.tree.names, of_task)
         of_method = method.defaults if preset == "default" else {**method.defaults, **method.paper_settings}
+        # The values of the method win over those of the task.
         return {**known, **of_method}
 
     def requirements(self, method: Method) -> list[str]:

@@ -42,6 +42,7 @@ def headline(task: str, details: Mapping[str, object], known: Iterable[str]) -> 
 
     `details` are those of its result, or a row of a comparison; `known` are the names of its metrics.
     """
+    # A folder of another version may name an unknown task, whose details cannot be interpreted.
     definition = task_or_default(task)
     return definition.headline(details, known) if task in TASKS else [definition.metric]
 

@@ -155,6 +155,7 @@ class Inputs(ABC):
 
 def load_once(config: RunConfig, loaded: LoadedData) -> Graph | Sensors:
     """Load the data of a run, or take it from `loaded`, which keeps data sets for further runs."""
+    # Other options of a generated data set give other data.
     key = (config.data, config.data_dir, tuple(config.data_options.items()))
     if key not in loaded:
         loaded[key] = load_data(config.data, config.data_dir, config.data_options)

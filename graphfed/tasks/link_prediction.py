@@ -66,6 +66,7 @@ class LinkInputs(GraphInputs):
     def check(self, config: RunConfig) -> None:
         """Check the inputs like `GraphInputs.check`, and that every node is at one client."""
         super().check(config)
+        # It raises InputError if a scored node is not at exactly one client.
         scored_pairs(self.split, self.partition)
 
     def bytes_of_predictions(self) -> int:
@@ -118,6 +119,7 @@ class LinkPrediction(TaskDefinition[Located[Cohort], link_scores.ScorePairs]):
         check_features(config, graph)
         on_stage(f"splitting {graph.num_nodes} nodes")
         split = make_edge_split(graph, config.split, config.split_seed)
+        # The partition sees the training edges only, so it shows nothing of the scored ones.
         graph = training_graph(graph, split)
         partition = partition_graph(config, graph, on_stage)
         graph = with_client_remarks(graph, partition)

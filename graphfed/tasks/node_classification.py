@@ -128,6 +128,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         split = make_split(graph, config.split, config.split_seed)
         check_split(graph, split)
         partition = partition_graph(config, graph, on_stage)
+        # After the partition, which may use the labels of all classes.
         graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
         return NodeInputs(graph, split, partition, config.data_source.dropped)
 
@@ -135,8 +136,8 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         """Load another graph as the data of one client, and check that the trained model can use it."""
         graph = load_graph(config)
         check_like_trained(graph, known)
-        everything = np.ones(graph.num_nodes, dtype=bool)
         # Set-up counts training nodes and needs some, although nothing is trained here.
+        everything = np.ones(graph.num_nodes, dtype=bool)
         return NodeInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
 
     def agree(self, fed: Federation, data: Located[Cohort], task: Task, config: Any) -> Located[Cohort]:
@@ -184,11 +185,8 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         prepared: Prepared,
         config: Any,
     ) -> tuple[Located, Located]:
-        """Compute every client's scores at the clients, and the metrics of their sum at the server.
-
-        The scores of nodes are counted in every evaluation if rounds are selected by a metric that needs
-        them, else for the final metrics only. The final scores also have the sums of `client_accuracy`.
-        """
+        """Compute every client's scores at the clients, and the metrics of their sum at the server."""
+        # Histograms of scores are large, so they are counted only where a metric needs the scores' order.
         selection, final = prepared.selection, name.startswith("final_")
         ranked = final or selection.metric in node_scores.RANKED
         positive = selection.positive if ranked else None
@@ -208,6 +206,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         if not ranked:
             return scores, fed.server.run(node_scores.scored, sums, selection, None)
 
+        # With many classes the first counts have few bins; finer counts then have more of them.
         bins = max(node_scores.FINER_BINS, node_scores.bins_of(prepared.num_classes))
 
         def count_again(edges: Located) -> Located:
@@ -237,6 +236,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
     @staticmethod
     def of_target(cohort: Cohort, kept: Predicted, target: str) -> Tensor:
         rows, logits = kept
+        # The row of the logits for each row of the cohort; those of a target are among the rows of "all".
         position = torch.zeros(cohort.num_rows, dtype=torch.int64, device=rows.device)
         position[rows] = torch.arange(len(rows), device=rows.device)
         return logits[position[cohort.rows(target)]]
@@ -253,11 +253,8 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
 
 
 def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Graph:
-    """Remove the classes without a node in any part of the split, and remark on those that one part lacks.
-
-    The classes that a description lists (`classes:`) are kept, because the clients of a deployment do not see
-    which of them occur. A partition may use all labels, so it is computed before.
-    """
+    """Remove the classes without a node in any part of the split, and remark on those that one part lacks."""
+    # Listed classes stay, because the clients of a deployment do not see which of them occur.
     listed = isinstance(config.data, Description) and config.data.classes
     graph = graph if listed else drop_unused_classes(graph, split)
     missing = missing_classes(graph, split)
@@ -265,11 +262,7 @@ def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Grap
 
 
 def check_labels(config: RunConfig, graph: Graph) -> None:
-    """Check that a graph has features and labels.
-
-    Raises:
-        InputError: It has no features or no labels.
-    """
+    """Raise InputError if a graph has no features or no labels."""
     check_features(config, graph)
     if not (graph.y >= 0).any():
         raise InputError(
@@ -280,11 +273,7 @@ def check_labels(config: RunConfig, graph: Graph) -> None:
 
 
 def check_split(graph: Graph, split: Split) -> None:
-    """Check that every part of a split has nodes, and that their classes are known.
-
-    Raises:
-        InputError: A part is empty, or has a node of unknown class.
-    """
+    """Raise InputError if a part of a split is empty, or has a node of unknown class."""
     for part in ("train", "val", "test"):
         if not getattr(split, part).any():
             raise InputError(

@@ -68,7 +68,9 @@ class RunConfig(CommonOptions):
         """The plug-ins that provide the method, its rule, the data set or the partitioner."""
         plugins = plugins_of(self.method, self.settings)
         others = [DATASETS.plugin(self.data)] if isinstance(self.data, str) else []
+        # A saved partition needs no partitioner.
         others += [PARTITIONS.plugin(self.partition)] if self.partition_file is None else []
+        # One plug-in may provide several of them.
         return list(dict.fromkeys([*plugins, *(plugin for plugin in others if plugin is not None)]))
 
     def to_json(self) -> JsonObject:
@@ -76,6 +78,7 @@ class RunConfig(CommonOptions):
         plugins = [plugin.to_json() for plugin in self.plugins]
         return {
             **({"plugins": plugins} if plugins else {}),
+            # All fields, of which those below are replaced by what identifies an object in JSON.
             **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "settings"},
             "method": self.method.name,
             "data": self.data_name,
@@ -98,17 +101,20 @@ class RunConfig(CommonOptions):
                 "of a data set or the path of a description"
             )
         settings = self.method.tree.listed(self.settings)
+        # Seed and rounds are options of their own, next to `set`.
         del settings["seed"]
         known = {**self.to_json(), "data": self.data_source.source, "rounds": settings.pop("rounds")}
         options = {
             "plugins": [plugin.given for plugin in self.plugins if plugin.given] or None,
             **{name: known[name] for name in OPTIONS},
         }
+        # The keys under `set` that are no settings of the method.
         settings["split_seed"] = self.split_seed
         if self.partition_file is None:
             settings["partition_seed"] = self.partition_seed
             settings |= {f"partition.{key}": value for key, value in self.partition_options.items()}
         else:
+            # The file states the options and the seed of the partition.
             options["partition"] = str(self.partition_file.resolve())
         settings |= {f"data.{key}": value for key, value in self.data_options.items()}
         return {key: value for key, value in options.items() if value is not None} | {"set": settings}
@@ -120,24 +126,17 @@ MANY_ENTRIES = 1_000_000
 
 
 def default_threads(graph: Graph) -> int:
-    """Choose the number of threads for a graph.
-
-    Returns:
-        1 for a small graph, the number of available cores for a large one.
-    """
+    """Choose the number of threads for a graph: 1 if it is small, else the number of available cores."""
     stored = getattr(graph.x, "nnz", None)
     entries = (stored if stored is not None else graph.num_nodes * graph.num_features) + 2 * graph.num_edges
     return threads_for(entries)
 
 
 def threads_for(entries: int) -> int:
-    """Choose the number of threads for an epoch.
-
-    Returns:
-        1 for less than `MANY_ENTRIES`, else the number of available cores.
-    """
+    """Choose the number of threads for an epoch of so many entries; 1 for less than `MANY_ENTRIES`."""
     if entries < MANY_ENTRIES:
         return 1
+    # A container or a batch system may give this process fewer cores than the machine has.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

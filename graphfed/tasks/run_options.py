@@ -275,6 +275,7 @@ def checked_options(given: Mapping[str, Any]) -> RunOptions:
 def checked_option(name: str, value: Any) -> Any:
     """Check the value of one option, and return it in the declared type."""
     kinds = kinds_of(name)
+    # `data` may be any object; `source.data_source` decides later whether it can be used.
     if object in kinds or (value is None and type(None) in kinds):
         return value
     choices = choices_of(name)

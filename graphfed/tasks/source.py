@@ -85,6 +85,7 @@ def data_source(data: object) -> DataSource:
     if isinstance(data, str | os.PathLike):
         return _named(data)
     if isinstance(data, Mapping):
+        # Relative paths of a description that is in no file refer to the working folder.
         data = described(data, Path(), "the data's description")
     if isinstance(data, Description | SensorDescription):
         return DataSource(data, data.to_json())
@@ -139,6 +140,7 @@ def _graph(data: object) -> Graph:
 def _named(name: str | os.PathLike[str]) -> DataSource:
     """Identify a data set or a file by its name. A name without ending and folder must be a data set."""
     path = Path(name)
+    # First, so that a file of the same name in the working folder changes nothing.
     if isinstance(name, str) and name.lower() in DATASETS:
         return DataSource(name.lower(), name.lower())
     ending = path.suffix.lower()
@@ -160,6 +162,7 @@ def _named(name: str | os.PathLike[str]) -> DataSource:
             f"{did_you_mean(path.name, DATASETS)}"
         )
     if os.path.isfile(path):
+        # It refuses every file that gets here, and says how to convert it.
         require_ending(path, FILES, "graph")
     if path.suffix or len(path.parts) > 1:
         raise InputError(

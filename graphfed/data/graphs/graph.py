@@ -169,7 +169,7 @@ class Graph:
         """Return the user's name of a node for a message.
 
         Args:
-            node: The number of the node.
+            node: The number of the node, from 0 to N - 1.
 
         Returns:
             The node's id, shortened to 60 characters and quoted, or its number if it has no id.
@@ -204,6 +204,7 @@ class Graph:
         if self.edge_weight is not None:
             arrays["edge_weight"] = self.edge_weight
         if isinstance(self.x, sp.csr_matrix):
+            # scipy chooses the index type by the size of the matrix, and the hash must not depend on it.
             arrays |= {
                 "x_indptr": self.x.indptr.astype(np.int64),
                 "x_indices": self.x.indices.astype(np.int64),
@@ -240,8 +241,8 @@ def make_graph(
         repeated: How the weights of an edge that is given several times, in either direction, are combined:
             "sum", "mean" or "max". If all weights are 1 afterwards, the graph has no weights.
         num_classes: C; by default the number of class names, or else the largest class plus one.
-        split: The data set's own split.
-        class_names: The names of the classes.
+        split: The data set's own split of the N nodes; None if it has none.
+        class_names: The names of the C classes in the order of their numbers; () if they have none.
 
     Returns:
         The graph.

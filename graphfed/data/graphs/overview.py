@@ -273,6 +273,7 @@ def _clients(graph: Graph, split: Split, partition: Partition, pairs: ScoredPair
 def _edges_inside(graph: Graph, partition: Partition) -> tuple[int, int]:
     """Count the graph's edges that lie inside at least one client, and those that lie inside several."""
     if np.bincount(partition.held_node, minlength=graph.num_nodes).max(initial=0) <= 1:
+        # No node is at two clients, so no edge is.
         return len(partition.edge_client), 0
     ends = _ends(partition)
     keys = np.sort(ends.min(0) * graph.num_nodes + ends.max(0))

@@ -34,12 +34,12 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
                                   is frequent enough for it, else "random:0.5,0.25,0.25"
 
     Args:
-        graph: The graph.
+        graph: The graph, with at least one labelled node.
         spec: The kind of split and its numbers.
-        seed: The seed of the draw.
+        seed: The seed of the draw. The same seed gives the same split.
 
     Returns:
-        The split.
+        The split, whose `name` is the spec with all its numbers, or "public".
 
     Raises:
         InputError: The spec is unknown, the data set has no such split, or there are too few nodes.

@@ -107,7 +107,7 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
 
     The classes, in order, are divided into K blocks of nearly equally many classes, and client k gets block
     k. Then a random fraction `alpha` of each client's nodes is moved to the other clients, evenly: 0 is most
-    skewed, 1 - 1/K even. Nodes of unknown class (-1) are assigned uniformly at the start.
+    skewed, 1 - 1/K even.
 
     With `nodes` "own", a client holds the nodes that are assigned to it, and an edge between two clients is a
     cross-client edge. With "all" (for PPGNN), every client also holds all other nodes, without their labels
@@ -135,6 +135,7 @@ def label_skew(graph: Graph, clients: int, seed: int, alpha: float, nodes: str) 
     rng = generator(seed, "partition/label_skew")
     blocks = [len(block) for block in np.array_split(np.arange(graph.num_classes), clients)]
     block = np.repeat(np.arange(clients), blocks)
+    # A node of unknown class belongs to no block and gets a random client.
     client = np.where(graph.y >= 0, block[graph.y], rng.integers(clients, size=graph.num_nodes))
     if clients > 1:
         # Shuffle each client's nodes; the first fraction alpha of them moves to the other clients in turn.

@@ -79,11 +79,7 @@ def louvain(graph: Graph, clients: int, seed: int) -> Partition:
 
 
 def metis(graph: Graph, clients: int, seed: int) -> Partition:
-    """Partition with METIS into clients of nearly equal size with few cross-client edges.
-
-    On small graphs METIS' k-way partitioning may leave clients empty. Its recursive bisection, which rarely
-    does, is used then.
-    """
+    """Partition with METIS into clients of nearly equal size with few cross-client edges."""
     try:
         import pymetis
     except ImportError:
@@ -95,6 +91,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
         return random(graph, 1, seed)
     adjacency = _adjacency(graph)
     draw = int(generator(seed, "partition/metis").integers(2**31))
+    # On small graphs, k-way partitioning may leave clients empty. Recursive bisection rarely does.
     for recursive in (False, True):
         _, client = pymetis.part_graph(
             clients,
@@ -114,6 +111,7 @@ def metis(graph: Graph, clients: int, seed: int) -> Partition:
 def _adjacency(graph: Graph) -> sp.csr_matrix:
     """Build the symmetric adjacency matrix [N, N] of ones, without the diagonal."""
     u, v = graph.edges
+    # One byte per edge is enough, because callers read only the pattern.
     ones = np.ones(len(u), dtype=np.int8)
     half = sp.coo_matrix((ones, (u, v)), shape=(graph.num_nodes, graph.num_nodes))
     return sp.csr_matrix(half + half.T)

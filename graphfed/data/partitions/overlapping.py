@@ -19,8 +19,7 @@ def edges_uniform(
 ) -> Partition:
     """Partition the edges uniformly at random, as in SAPGNN. Clients share nodes.
 
-    The clients' numbers of assigned edges differ by at most one before the overlap. There are no cross-client
-    edges: a client does not know the edges that it does not hold.
+    There are no cross-client edges: a client does not know the edges that it does not hold.
 
     Args:
         nodes: "all": every client holds every node. "endpoints": a client holds the endpoints of its edges,
@@ -55,7 +54,9 @@ def edges_uniform(
         edge_client, edge = np.divmod(sorted_unique(client * m + np.arange(2 * m) % max(m, 1)), max(m, 1))
     else:
         client = np.empty(m, dtype=np.int64)
+        # The clients in turn, in a random order of the edges: their numbers of edges differ by at most one.
         client[rng.permutation(m)] = np.arange(m) % clients
+        # A second client, other than the first one, for a fraction of the edges.
         twice = rng.permutation(m)[: int(np.rint(overlap * m))]
         second = (client[twice] + rng.integers(1, max(clients, 2), size=len(twice))) % clients
         edge_client, edge = np.concatenate((client, second)), np.concatenate((np.arange(m), twice))
@@ -97,15 +98,10 @@ def overlapping(
     to [0.05, 1]. If `classes` is not 0, each client has so many classes (see `_class_subsets`), and xi_k
     refers to their nodes. Nodes of unknown class (-1) form one more class, which every client has.
 
-    With `copies` "many", a client copies the fraction xi_k of all nodes; every copy has an id of its own and
-    is owned by its client. If a client copied both endpoints of an edge, the edge is inside the client.
-    Otherwise it is a cross-client edge from the client's endpoint to the copy of the other endpoint at one
-    client, which is drawn once for each node among the clients with a copy. Such an edge has one row, in one
-    direction. A node that no client copied is left out with its edges.
-
-    With "one", every node is at exactly one client, and ids are node numbers. The sizes are in proportion to
-    xi, up to one node, so a client may be empty if there are few nodes per client. The nodes of a class are
-    partitioned among the clients that have it, in proportion to their xi.
+    With `copies` "many", a client copies the fraction xi_k of all nodes. Every copy has an id of its own and
+    is owned by its client, and a node that no client copied is left out with its edges. With "one", every
+    node is at exactly one client, in proportion to xi, so a client may be empty if there are few nodes per
+    client.
     """
     if not MIN_FRACTION <= mean <= 1:
         raise InputError(f"mean {mean:g} of overlapping must be a fraction from {MIN_FRACTION:g} to 1")
@@ -150,12 +146,14 @@ def overlapping(
     home[exists] = by_node[(start + (rng.random(n) * copies_of_node).astype(np.int64))[exists]]
 
     u, v = graph.edges
+    # An edge is inside a client that copied both endpoints, and between clients otherwise.
     edge_client, inside = np.nonzero(has[:, u] & has[:, v])
     # The ids of a client's copies ascend with the node numbers, so u < v also holds for the ids.
     # Both directions of each edge, because either endpoint may be the one that a client lacks.
     local, remote = [], []
     for a, b in ((u, v), (v, u)):
         k, e = np.nonzero(has[:, a] & ~has[:, b] & exists[b])
+        # One row in one direction: from the client's endpoint to the copy at `home` of the other endpoint.
         local.append(copy[k, a[e]])
         remote.append(copy[home[b[e]], b[e]])
     held_id = np.arange(len(held_client))

@@ -101,7 +101,7 @@ def partition(graph: Graph, name: str, clients: int | None, seed: int, **options
     """Partition a graph among clients. The same arguments give the same partition.
 
     Args:
-        graph: The graph, with N nodes.
+        graph: The graph to partition, with N nodes.
         name: The partitioner, a key of PARTITIONS.
         clients: K, from 1 to N. "ego" and "column" determine it; for these give None or that number.
         seed: The seed of the partitioner's draws.

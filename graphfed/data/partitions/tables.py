@@ -115,7 +115,7 @@ class Partition:
         """Check that this is a partition of a graph.
 
         Args:
-            graph: The graph.
+            graph: The graph of which this may be a partition.
             where: The name of the partition in error messages; by default its local name.
 
         Raises:
@@ -194,7 +194,7 @@ class Partition:
             path: A file that `save` wrote.
 
         Returns:
-            The partition.
+            The partition, whose tables are a partition of some graph.
 
         Raises:
             InputError: The file is missing, damaged or no partition file, or its tables are no partition of
@@ -231,15 +231,15 @@ def from_assignment(
     Edges between nodes of different clients become rows of `cross`.
 
     Args:
-        graph: The graph.
+        graph: The graph to partition, with N nodes.
         client: The client of each node, integers [N].
         num_clients: K; by default the largest client plus one.
-        name: The partitioner.
-        options: The partitioner's options.
-        seed: The partitioner's seed.
+        name: The name of the partitioner, for reports and for the file.
+        options: The partitioner's options by name; None if it has none.
+        seed: The seed of the partitioner's draws. Nothing is drawn here.
 
     Returns:
-        The partition.
+        The partition. Its ids are the numbers of the nodes.
 
     Raises:
         InputError: `client` has the wrong length or type, or an entry outside 0..num_clients-1.
@@ -264,7 +264,9 @@ def from_assignment(
     inside = client[u] == client[v]
     cross = ~inside
     edge_u, edge_v = u[inside], v[inside]
+    # The edges are sorted by (u, v), so a stable sort by client sorts them by (client, u, v).
     order = order_by_client(client[edge_u], num_clients)
+    # Both directions: each of the two clients has a row for the edge.
     ends = np.concatenate((u[cross], v[cross])), np.concatenate((v[cross], u[cross]))
     return Partition(
         held_client=client[held],

@@ -240,6 +240,7 @@ def _noise(rng: np.random.Generator, congestion: np.ndarray) -> np.ndarray:
     """
     from scipy.signal import lfilter
 
+    # This variance of the innovations makes the stationary variance of the noise 1.
     white = rng.normal(0.0, np.sqrt(1.0 - NOISE_PERSISTENCE**2), size=congestion.shape)
     correlated: np.ndarray = lfilter([1.0], [1.0, -NOISE_PERSISTENCE], white, axis=0)
     return correlated * (1.5 + 5.0 * congestion)

@@ -116,6 +116,7 @@ class Sensors:
         arrays = {
             "readings": self.readings,
             "missing": self.missing,
+            # scipy chooses the index type by the size of the matrix, and the hash must not depend on it.
             "adjacency_indptr": self.adjacency.indptr.astype(np.int64),
             "adjacency_indices": self.adjacency.indices.astype(np.int64),
             "adjacency_data": self.adjacency.data,

@@ -48,6 +48,7 @@ class TimeSplit:
 
 def with_training_remark(sensors: Sensors, split: TimeSplit) -> Sensors:
     """Note, in `note`, the sensors that have no reading to forecast in any training window."""
+    # Targets of the training windows: the first lags steps are only read, and window train - 1 ends here.
     steps = slice(split.lags, split.train + split.lags + split.horizon - 1)
     without = np.flatnonzero(sensors.missing[steps].all(0) & split.observed)
     if not without.size:

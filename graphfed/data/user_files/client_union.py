@@ -185,6 +185,7 @@ def _edges(
     # Each client has merged its own repetitions. Clients must then agree, and their weights do not add up.
     amount = np.concatenate(weights)
     first = np.empty(len(known), dtype=np.int64)
+    # The last assignment stays, so this is the first row of each edge.
     first[edge[::-1]] = np.arange(len(edge))[::-1]
     bad = np.flatnonzero(amount != amount[first[edge]])
     if bad.size:

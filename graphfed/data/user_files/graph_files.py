@@ -46,8 +46,8 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     edge that is given several times, as in a directed graph, has the mean of its weights.
 
     Args:
-        graph: The networkx graph.
-        name: The name of the graph.
+        graph: A networkx graph, directed or not, with at least one feature.
+        name: The name of the graph, for reports and messages.
 
     Returns:
         The graph.

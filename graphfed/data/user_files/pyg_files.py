@@ -122,8 +122,8 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     attributes, such as edge_attr, are not read; `Graph.dropped` names them.
 
     Args:
-        data: The `Data` object.
-        name: The name of the graph.
+        data: A `Data` object of one graph. Its tensors may be dense or sparse, and on any device.
+        name: The name of the graph, for reports and messages.
 
     Returns:
         The graph.

@@ -196,6 +196,7 @@ class TableFile:
             self._check_size(start + batch.num_rows, len(names))
             values = {name: _decode(batch.column(name)) for name in names}
             found = [self._numbers(values[name], name, start, numbers) for name in numbers.columns]
+            # One column of large numbers makes the whole block float64 (`feature_numbers`).
             matrix = np.empty((batch.num_rows, len(found)), np.result_type(numbers.dtype, *found))
             for number, column in enumerate(found):
                 matrix[:, number] = column

@@ -469,6 +469,7 @@ def _repeated(call: Callable[[], object], give_up: float) -> None:
             call()
             return
         except Exception:
+            # The server has given this site up by now, so the outcome has no reader.
             if time.monotonic() > end:
                 return
             time.sleep(0.2)

@@ -75,7 +75,7 @@ class Coordinator:
         on_message: Callable[[str], None] = lambda text: None,
         stop_request: StopRequest | None = None,
     ) -> list[JsonObject]:
-        """Run programs at all participants, one after the other.
+        """Run programs at all participants, one after the other, and return the outcome of each (see `apps`).
 
         Args:
             runs: The runs: each has the fields of a `Request`, except the sites and the times.
@@ -83,9 +83,6 @@ class Coordinator:
             on_event: Called with the name of a run and each event of the server's program.
             on_message: Called with progress messages about the deployment.
             stop_request: The stop request to obey, after saving.
-
-        Returns:
-            The outcome of each run, as `apps` defines it.
 
         Raises:
             GraphfedError: The server or a site was away for too long, or jobs end without any event.
@@ -98,6 +95,7 @@ class Coordinator:
                 break
             on_message("all sites are connected; their processes start")
             outcomes, events = self._job(runs[len(done) :], on_event, stop_request, results)
+            # A lost run, and those after it, are asked for again in the next job.
             done += [outcome for outcome in outcomes if outcome["kind"] != "lost"]
             if stop_request.asked:
                 break
@@ -336,6 +334,7 @@ class Coordinator:
         try:
             if self._session is None:
                 self._session = self._open.enter_context(open_session(self.startup_kit))
+            # FLARE prints some answers.
             with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
                 return act(self._session)
         except InputError:

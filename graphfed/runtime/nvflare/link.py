@@ -62,6 +62,7 @@ Post = Callable[[Part], str]
 
 def parts_of(key: str, message: bytes) -> list[Part]:
     """Divide a message into parts of equal size; the last one may be shorter."""
+    # An empty message has one empty part.
     count = max(1, -(-len(message) // PART))
     view = memoryview(message)
     return [Part(key, i, count, len(message), view[i * PART : (i + 1) * PART]) for i in range(count)]
@@ -174,6 +175,7 @@ class Inbox:
             message.parts[part.number] = content
             self._room[sender] += more
             if len(message.parts) == part.count:
+                # Before it is put, so that its bytes are not counted twice.
                 self._drop(box)
                 whole = b"".join(message.parts[i] for i in range(part.count))
                 self.mailbox.put(sender, part.key, whole)

@@ -61,11 +61,10 @@ def load_startup_kit(folder: Path) -> StartupKit:
 
 
 def provision(project: Project, out: Path) -> dict[str, Path]:
-    """Make the startup kits of a project: `out`/server, `out`/coordinator and one folder for each site, or
+    """Make the startup kits of a project, `out`/server, `out`/coordinator and one folder for each site, or
     none.
 
-    Returns:
-        The folder of each startup kit by its name.
+    The result has the folder of each startup kit by its name.
 
     Raises:
         InputError: `out` exists; keys are never overwritten.

@@ -46,6 +46,7 @@ def accuracy_parts(accuracy: Tensor) -> dict[str, Tensor]:
     """
     counts = accuracy.isfinite()
     bins = accuracy.new_zeros(len(accuracy), BINS + 1)
+    # One 1 in the row of each client that counts.
     bins[counts, _bins(accuracy[counts])] = 1
     return {"client_accuracy": accuracy.where(counts, 0.0), "client_bins": bins}
 
@@ -94,6 +95,7 @@ def accept_sums(sums: Mapping[str, Tensor], most: np.ndarray | None) -> str:
     clients = float(bins.double().sum())
     if most is not None and clients > len(most):
         return f"accuracies of {clients:.6g} clients, and the process has {len(most)}"
+    # The tolerance allows for the rounding of the sum.
     if not 0 <= float(total) <= clients * (1 + 1e-9):
         return f"a sum of accuracies of {float(total):.6g}, for {clients:.6g} clients"
     return ""

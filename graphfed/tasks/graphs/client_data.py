@@ -126,6 +126,7 @@ def make_client_cohort(
         return value
 
     moved = replace(cohort, **{field.name: move(getattr(cohort, field.name)) for field in fields(cohort)})
+    # From the original features, because `move` has rounded large numbers to the default dtype.
     return replace(moved, x=promote_features(cohort.x.to(device))) if isinstance(cohort.x, Tensor) else moved
 
 
@@ -224,8 +225,11 @@ def _read_tables(
         class_names, y = classes_of(description.name, rows.label, description.classes)
     part, parts = rows.part, "column"
     if part is None or split.partition(":")[0].lower() not in ("default", "public"):
+        # A split that the run names replaces the column of parts.
         part, parts = hashed_parts(number[:count], split, split_seed), "hash"
+    # Rows of a cohort are sorted by client and number.
     order = np.lexsort((number[:count], rows.client))
+    # A node without a label is in no part.
     part = np.where(y >= 0, part, 3)
     ids = "id" if description.source_client is None else "client and id"
     return ClientData(
@@ -259,6 +263,7 @@ def _cohort(
     """
     count = len(rows.client)
     clients, client = np.unique(rows.client[order], return_inverse=True)
+    # The row in the cohort of each row of the tables.
     row = np.empty(count, dtype=np.int64)
     row[order] = np.arange(count)
     (u, v), weight = undirected(description.name, rows.ends, rows.weight, description.repeated, len(number))
@@ -268,6 +273,7 @@ def _cohort(
         weight = np.ones(len(u), dtype=np.float32)
     client_of = np.concatenate([rows.client, rows.remote_client])
     inside, cross = client_of[u] == client_of[v], client_of[u] != client_of[v]
+    # Sorted as `make_cohort` sorts them: by the rows (a, b) with a < b, and then all edges from b to a.
     ends = np.sort(row[np.stack([u[inside], v[inside]])], axis=0)
     edges = np.lexsort((ends[1], ends[0]))
     a, b = ends[:, edges]
@@ -351,6 +357,7 @@ def _stacked(read: Sequence[tuple[str, Tables]], roster: Sequence[str]) -> _Rows
     for t, (name, table) in enumerate(read):
         names = [name] * len(table.x) if table.client is None else table.client.to_pylist()
         client.append([number[name] for name in names])
+        # Rows are shifted by those of the tables before. All nodes at other clients follow all rows.
         is_local = table.ends < len(table.x)
         offset = np.where(is_local, start[t], remote_start[t] - len(table.x))
         ends.append(table.ends.astype(np.int64) + offset)

@@ -100,6 +100,7 @@ class GraphInputs(Inputs):
         network = config.settings.network
         weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
         uses_edges = network.kernel.uses_edges
+        # Training that ignores the weights would use another graph than the user gave.
         if self.graph.edge_weight is not None and uses_edges and network.backbone not in weighted:
             raise InputError(
                 f"backbone {network.backbone!r} cannot use edge weights, and {self.graph.name!r} has edge "
@@ -239,11 +240,14 @@ def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, cen
     """
     from graphfed.methods.common.feature_scaling import SPARSE
 
+    # The rows of all clients, one client after the other; a shared node has a row for each of its clients.
     entries, features = x[trained_on.held_node].tocoo(), x.shape[1]
     client = trained_on.held_client[entries.row].astype(np.int64)
+    # One code for each pair of a client and a feature, of which only the feature is needed below.
     pair_feature = np.unique(client * features + entries.col) % features
     if not centred:
         return len(pair_feature)
+    # The clients that compute a scaling: each on its own, or all of them as one (0).
     scale = client if alone else np.zeros_like(client)
     size = np.bincount(trained_on.held_client, minlength=1) if alone else [len(trained_on.held_client)]
     code, count = np.unique(scale * features + entries.col, return_counts=True)

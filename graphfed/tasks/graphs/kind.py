@@ -57,6 +57,7 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
             for client, content in contents.items()
         }
         compare_schemas(schemas)
+        # `compare_schemas` has refused schemas that differ.
         first = next(iter(schemas.values()))
         return {
             "num_features": len(first.feature_names),
@@ -120,6 +121,7 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
         return pa.table(columns)
 
     def summarise(self, path: Path, roster: Sequence[str], name: str) -> str:
+        # Any split will do, because the summary does not count the nodes of its parts.
         read = read_client(path, split="default", split_seed=0, roster=roster, client=name)
         cohort = read.cohort
         named = [name for name in read.schema.class_names if name]

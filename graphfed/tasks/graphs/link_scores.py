@@ -200,6 +200,7 @@ ScorePairs = Callable[[Located, str, str], Located]
 
 def scored_one_by_one(fed: Federation, data: Located) -> ScorePairs:
     """Prepare the scoring in plaintext, where the server reads the score of every pair."""
+    # The pairs are the same in every evaluation, so their routes are agreed once.
     routes = {
         target: fed.route(fed.clients.run(pair_rows, data, target), name=f"{target}_pairs")
         for target in ("val", "test")

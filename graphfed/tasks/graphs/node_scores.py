@@ -119,7 +119,9 @@ def score_clients(
     rows = cohort.rows(target)
     y, client, c = cohort.y[rows], cohort.client[rows], cohort.num_classes
     predicted = torch.where(logits.isfinite().all(1), logits.argmax(1), c)
+    # One cell for each client, class and prediction; prediction C means none.
     cells = (client * c + y) * (c + 1) + predicted
+    # Every owner of a node scores an equal part of it.
     parts = SCORE_UNITS // cohort.owners[rows]
     confusion = torch.zeros(cohort.num_clients * c * (c + 1), dtype=torch.int64, device=y.device)
     confusion = confusion.index_add_(0, cells, parts).view(-1, c, c + 1)
@@ -157,6 +159,7 @@ def _ranked(cohort: Cohort, logits: Tensor, target: str, positive: int) -> _Rank
     finite = logits.isfinite().all(1)
     z, rows = logits[finite].double(), rows[finite]
     c = cohort.num_classes
+    # Two classes need one ranking, because the score of one class is the negative of the other's.
     classes = torch.arange(c, device=z.device) if c > 2 else torch.tensor([positive], device=z.device)
     code = ranking.codes(log_odds(z)[:, classes].T.contiguous())
     return _Ranked(
@@ -187,6 +190,7 @@ def count_scores(
     all finite are not counted.
     """
     nodes = _ranked(cohort, logits, target, positive)
+    # All nodes as those of one client.
     client = nodes.client if per_client else torch.zeros_like(nodes.client)
     clients = cohort.num_clients if per_client else 1
     counts = ranking.count(
@@ -327,6 +331,7 @@ def metrics_of(sums: Mapping[str, Tensor], blocks: Blocks | None = None) -> dict
         for name, value in ranking.ranked_metrics(blocks).items():
             metrics[name] = float(_mean_where(value, ~value.isnan()))
         if len(sums["confusion"]) > 2:
+            # It is defined for the rarer of two classes.
             del metrics["recall_at_1_percent"]
     return {**metrics, **client_metrics(sums)} if "client_bins" in sums else metrics
 
@@ -336,6 +341,7 @@ def _metrics(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     confusion = sums["confusion"].double() / SCORE_UNITS
     count = confusion.sum((-2, -1))
     hit = confusion.diagonal(dim1=-2, dim2=-1)
+    # A node without a prediction (last column) counts as wrong, and for no predicted class.
     true, predicted = confusion.sum(-1), confusion[..., :-1].sum(-2)
     return {
         "accuracy": hit.sum(-1) / count,
@@ -360,6 +366,7 @@ def choose_selection(counts: Tensor, select: str) -> Selection:
     ``select=auto`` means accuracy. If a class is dominant (`DOMINANT`), it means average precision for two
     classes that both occur, and balanced accuracy for more classes.
     """
+    # The rarer class is positive; if both are equally frequent, class 1 is.
     positive = 0 if len(counts) == 2 and counts[0] < counts[1] else 1
     if select != "auto":
         return Selection(select, positive)

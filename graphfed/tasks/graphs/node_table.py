@@ -32,6 +32,7 @@ def cohort_predictions(
         ids.append(cohort.id.cpu().numpy()[row])
         logits.append(part.detach().cpu().numpy())
     client, held_id = np.concatenate(clients), np.concatenate(ids)
+    # The rows of `held` are sorted by (client, id), so their codes ascend and can be searched.
     width = int(partition.held_id.max(initial=0)) + 1
     held = np.searchsorted(partition.held_client * width + partition.held_id, client * width + held_id)
     node = partition.held_node[held]
@@ -63,6 +64,7 @@ def predictions_table(
     node, client, logits = predicted
     order = np.lexsort((client, node))
     node, client, logits = node[order], client[order], logits[order].astype(np.float64)
+    # A softmax; without the row's maximum, exp could overflow.
     likelihood = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
     probability = likelihood / likelihood.sum(axis=1, keepdims=True)
     part = np.select([split.train[node], split.val[node], split.test[node]], [0, 1, 2], 3)

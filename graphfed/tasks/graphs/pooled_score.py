@@ -40,6 +40,7 @@ def pooled_score(
     if scaling is not None:
         cohort = feature_scaling.apply_scaling(cohort, scaling)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
+    # As in training, from the counts of all validation nodes.
     selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.selection.select)
     logits = predict_shared(prepared, weights, config.network, "test")
     blocks = blocks_by_client(cohort, logits, "test", selection.positive, per_client=False)

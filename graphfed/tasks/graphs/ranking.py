@@ -105,6 +105,7 @@ def codes(scores: Tensor) -> Tensor:
 
 def first_edges(rankings: int, bins: int, device: torch.device | str = "cpu") -> Tensor:
     half = math.asinh(LARGEST_FIRST)
+    # From the best score to the worst, so that the codes ascend.
     edges = torch.linspace(half, -half, bins + 1, dtype=torch.float64, device=device).sinh()[1:-1]
     return codes(edges).expand(rankings, -1)
 
@@ -117,6 +118,7 @@ def count(
     A node counts `weight` [n] int64. The result is [K, G, 2, B] int64: negative nodes, then positive ones.
     """
     rankings, bins = len(code), edges.shape[1] + 1
+    # To the right of equal edges, because an edge is the first code of its bin.
     index = torch.searchsorted(edges.contiguous(), code.contiguous(), right=True)
     ranking = torch.arange(rankings, device=code.device)[:, None]
     cells = ((client * rankings + ranking) * 2 + positive.long()) * bins + index
@@ -203,6 +205,7 @@ def ranked_metrics(blocks: Blocks) -> dict[str, Tensor]:
     metrics = {}
     for name, (least, most) in block_ranges(blocks).items():
         value = torch.zeros_like(positives).index_add_(0, blocks.ranking, (least + most) / 2)
+        # Recall needs no negative node; the other two compare positive nodes with negative ones.
         known = (positives > 0) & ((negatives > 0) | (name == "recall_at_1_percent"))
         metrics[name] = value.where(known, math.nan)
     return metrics
@@ -247,6 +250,7 @@ def divide(blocks: Blocks, bins: int, tolerance: float, *metrics: str) -> Divisi
         )
         edges.append(low + width * step // of)
         divided[chosen] = True
+    # Edges that are not needed lie above all codes, so their bins stay empty.
     padded = [torch.cat([e, e.new_full((bins - 1 - len(e),), HIGHEST)]) for e in edges]
     return Division(torch.stack(padded).clamp(LOWEST, HIGHEST).int(), divided)
 
@@ -275,6 +279,7 @@ def refine(blocks: Blocks, division: Division, counts: Tensor) -> Blocks:
         return blocks
     axis = [x.ranking * AXIS + x.low for x in (old, bins)]
     place = torch.searchsorted(axis[0], axis[1], right=True) - 1
+    # Bins between two divided blocks repeat counts of blocks that stay as they are; they are dropped.
     within = (place >= 0) & (bins.ranking == old.ranking[place]) & (bins.high <= old.high[place])
     return join(blocks.select(~division.divided), bins.select(within))
 
@@ -299,17 +304,11 @@ def refine_until(
     name: str,
     metrics: tuple[str, ...] = METRICS,
 ) -> Located:
-    """Let the clients count their scores in finer bins until the metrics are known well enough.
+    """Let the clients count their scores in finer bins until the metrics are known well enough (`divide`).
 
-    Args:
-        blocks: The `Blocks` of the first counts, at the server.
-        count_again: (edges at the clients) -> the counts summed at the server.
-        merge: (blocks, division, counts) -> the refined blocks; runs at the server.
-        tolerance: See `divide`.
-        name: What the names of the transfers begin with.
-
-    Returns:
-        The blocks at the server. After `REFINEMENTS` counts they may still be too coarse.
+    `blocks` are those of the first counts, at the server. `count_again` maps edges at the clients to counts
+    that are summed at the server, where `merge` makes the refined blocks of (blocks, division, counts).
+    `name` begins the names of the transfers. After `REFINEMENTS` counts the blocks may still be too coarse.
     """
     for _ in range(REFINEMENTS):
         division = fed.server.run(divide, blocks, bins, tolerance, *metrics)

@@ -54,6 +54,7 @@ class Schema:
     def from_json(content: object, origin: str = "the schema") -> "Schema":
         """Read a schema, called `origin` in messages, from JSON, which is not trusted; else InputError."""
         fields = [field.name for field in dataclasses.fields(Schema)]
+        # The content comes from another participant, so exactly these keys are accepted.
         if not isinstance(content, Mapping) or {*content} != {*fields}:
             found = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
             raise InputError(f"{origin} must have the keys {', '.join(fields)} and no others; found {found}")
@@ -129,6 +130,7 @@ def _compare_features(one: _NamedSchema, two: _NamedSchema) -> str | None:
             f"{len(schema_b.feature_names)}; {fix}"
         )
     for position, (name_a, name_b) in enumerate(zip(names, schema_b.feature_names, strict=True), 1):
+        # A column without a name, in an exported file, may be any feature.
         if name_a and name_b and name_a != name_b:
             return (
                 f"feature {position} is {shown(name_a)} at client {shown(a)} and {shown(name_b)} at client "

@@ -74,6 +74,7 @@ def read_series(path: Path, roster: Sequence[str], split: str, config: JsonObjec
     sensors = read_readings(path, roster)
     time_split = make_time_split(sensors, split, config["lags"], config["horizon"], config["every"])
     series = make_series(sensors, time_split, range(sensors.num_sensors))
+    # `make_series` numbers the sensors of the site from 0; in the run they start at `first`.
     first = list(roster).index(sensors.ids[0])
     return OwnSeries(sensors, time_split, replace(series, clients=tuple(first + k for k in series.clients)))
 

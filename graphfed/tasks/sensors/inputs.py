@@ -57,6 +57,7 @@ class SensorInputs(Inputs):
     @property
     def hashes(self) -> dict[str, str]:
         """The hashes of data, split and partition. The last one is a hash of the sensors' names in order."""
+        # A zero byte separates the names, so ("ab", "c") and ("a", "bc") have different hashes.
         ids = np.frombuffer("\0".join(self.sensors.ids).encode(), dtype=np.uint8)
         return {
             "data": self.sensors.hash,
@@ -121,6 +122,7 @@ class SensorInputs(Inputs):
             optimizers = self.num_clients if method.personal or keeps_client_state(settings) else 1
             models = self.num_clients if method.personal else 1
             numbers = (2 * models + moments * optimizers) * recurrent_numbers(recurrent)
+        # Forecast and truth take 4 bytes each for every step ahead, and the other columns about 16 together.
         rows = self.num_clients * (self.split.val + self.split.test) * (8 * self.split.horizon + 16)
         return CHECKPOINT_BYTES * numbers + rows + 1_000_000
 

@@ -145,6 +145,7 @@ class SensorKind(DataKind[SensorClient, Series, Network | Edges, Network]):
         for client, schema in contents.items():
             for key, first_value in expected.to_json().items():
                 found = schema.get(key) if isinstance(schema, Mapping) else schema
+                # JSON has 1, 1.0 and true, which are equal in Python.
                 if found != first_value or type(found) is not type(first_value):
                     raise InputError(
                         f"{key} of the readings is {shown(found)} at {client} and {shown(first_value)} at "
@@ -207,6 +208,7 @@ class SensorKind(DataKind[SensorClient, Series, Network | Edges, Network]):
 
     def rows(self, own: SensorClient, config: object) -> int:
         split = own.series.split
+        # Training takes every `every`-th window, and a step at most a batch of them.
         windows = -(-split.train // split.every)
         batch: int = value(config, "batch", windows)
         return own.series.num_clients * min(batch, windows)
@@ -229,6 +231,7 @@ class SensorKind(DataKind[SensorClient, Series, Network | Edges, Network]):
         if isinstance(server, Network):
             return server
         schema = SensorSchema(**agreed["readings"])
+        # All sensors, because deployments refuse a split by location.
         observed = np.ones(server.num_nodes, dtype=bool)
         numbers = {
             name: getattr(schema, name) for name in ("lags", "horizon", "every", "train", "val", "test")

@@ -68,8 +68,10 @@ def score_clients(
     truth = windows(chosen.readings, starts, split.lags, split.horizon).double()
     observed = ~windows(chosen.missing, starts, split.lags, split.horizon)
     finite = forecast.isfinite()
+    # A forecast that is not finite adds nothing to the sums of errors; `lost` counts it.
     error = (forecast.double() - truth).where(finite, 0.0)
     measured = observed & (truth != 0)
+    # The inner `where` prevents a division by a reading of 0.
     relative = (error.abs() / truth.abs().where(measured, 1.0)).where(measured, 0.0)
     sums = torch.stack(
         [
@@ -85,10 +87,12 @@ def score_clients(
         ],
         -1,
     )
+    # Sums of all K clients, because the scores of a cohort have a row for each of them.
     errors = sums.new_zeros(series.num_clients, *sums.shape[1:])
     errors[present.to(sums.device)] = sums
     count, squared = (0, 1) if missing == "masked" else (5, 6)
     decides = errors[..., squared].sum(1) / errors[..., count].sum(1)
+    # A client with a lost forecast never has a better score.
     return {"errors": errors, "decides": decides.where(errors[..., -1].sum(1) == 0, torch.inf)}
 
 
@@ -104,6 +108,7 @@ def has_parts(series: Series, present: Tensor) -> Tensor:
     )
     val, test = forecast
     read = observed[:, : series.training_steps].any(1)
+    # All sensors are tested, also those that do not take part in training.
     return torch.stack([read & enrolled, trained & enrolled, val & enrolled, test], 1)
 
 
@@ -123,6 +128,7 @@ def better_clients(scores: Mapping[str, Tensor], best: Tensor | None) -> tuple[T
     error = scores["decides"]
     if best is None:
         return torch.ones_like(error, dtype=torch.bool), error
+    # Readings do not change, so a client's error is nan in all rounds or in none.
     better = (error < best) | error.isnan()
     return better, torch.where(better, error, best)
 
