@@ -13,11 +13,21 @@ from torch import Tensor
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.partitions.partition import partition
 from graphfed.data.partitions.tables import from_assignment
+from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.federation.link import Message, Pair
 from graphfed.methods.base import Task
-from graphfed.methods.common.feature_scaling import MESSAGES, Scaling, scale_features, scaling_from, to_arrays
+from graphfed.methods.common.feature_scaling import (
+    MESSAGES,
+    Scaling,
+    move_centers,
+    scale_features,
+    scaling_from,
+    start_agreement,
+    to_arrays,
+    update_scales,
+)
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
@@ -235,6 +245,20 @@ def test_only_whole_numbers_leave_a_client():
     for payload in up:
         assert all(part.dtype == torch.int64 for part in payload.values())
     assert {name for name, _ in fed.sent} <= {*MESSAGES}
+
+
+@pytest.mark.parametrize(
+    ("step", "sums"),
+    [
+        (move_centers, {"position": 33}),  # 8 scales of 4 positions are the most that a node counts
+        (move_centers, {"position": -33}),
+        (update_scales, {"count": 2, "exponent": 0}),
+    ],
+)
+def test_sums_that_no_nodes_of_the_clients_have_are_refused(step, sums):
+    agreement = start_agreement({name: torch.tensor([1]) for name in ("count", "exponent", "rows")})
+    with pytest.raises(InputError, match="exceed what all their nodes allow"):
+        step(agreement, {name: torch.tensor([x]) for name, x in sums.items()}, torch.tensor([0]))
 
 
 @pytest.mark.parametrize("method", ["central", "isolated"])

@@ -264,6 +264,22 @@ def test_nodes_without_numbers_are_refused_where_each_answers_for_the_others() -
         train(fed, method, data, world.task, config_of(method))
 
 
+def test_every_step_of_link_prediction_draws_its_own_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[int] = []
+    draw = naive_fedgnn.draw_pairs
+
+    def recorded(graph: naive_fedgnn.SymmetricGraph, key: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys.append(key)
+        return draw(graph, key)
+
+    monkeypatch.setattr(naive_fedgnn, "draw_pairs", recorded)
+    gf.run(
+        "naive_fedgnn", task="link_prediction", data="social", clients=2, rounds=2,
+        settings={"local_steps": 3, "data.num_nodes": 60}, out=False,
+    )  # fmt: skip
+    assert len(keys) == len({*keys}) == 6
+
+
 def test_the_cost_of_the_false_edges_is_logged_before() -> None:
     world, method = make_world(), get_method("naive_fedgnn")
     fed = stacked(world.clients)

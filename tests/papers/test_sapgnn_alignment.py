@@ -92,6 +92,17 @@ def test_a_node_with_other_features_at_another_client_is_refused(name: str, spar
 
 
 @every_method
+def test_equal_features_that_clients_store_differently_are_equal(name: str) -> None:
+    def stored(client: int, cohort: Cohort) -> Cohort:
+        if client == 0:
+            return cohort
+        x = dense(cohort)
+        return replace(cohort, x=torch.where(x == 0, -0.0, x) if client == 1 else x)
+
+    set_up(name, shared_world(), stored, place=one_at_a_time)
+
+
+@every_method
 def test_an_empty_client_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     graph = make_world().graph
     client = np.arange(graph.num_nodes) % 2

@@ -123,7 +123,8 @@ class CNFGNNConfig:
 def releases(config: CNFGNNConfig) -> int:
     """Return the largest number of encodings that depend on one reading.
 
-    A reading is in `lags` windows; each is encoded once in every round or evaluation, and once at the end.
+    A reading is in `lags` windows; each is encoded once in every round or evaluation, and once at the end. A
+    run that is resumed repeats at most one round, which releases the encodings of its windows once more.
     """
     # With split learning too: a round encodes each training window once, and each evaluation its own windows.
     return config.windows.lags * (config.run.rounds + 1)

@@ -126,16 +126,18 @@ def feature_digests(clients: NamedCohort, ids: NodeIds, seed: int) -> Tensor:
     collisions).
     """
     x, known = clients.cohort.x, clients.cohort.id.tolist()
+    assert x is not None
+    # Only non-zero values are hashed, with their columns: one client may store the features of a node as
+    # a dense row and another as a sparse row with or without stored zeros.
     if isinstance(x, SparseMatrix):
-        # Stored zeros do not count: two clients may store the same features differently.
-        nonzero = (x.values != 0).cpu().numpy()
-        ends = np.concatenate([[0], np.cumsum(nonzero)])[x.indptr.cpu().numpy()].tolist()
-        columns = x.indices.cpu().numpy().astype(np.int64)[nonzero]
-        values = x.values.cpu().numpy()[nonzero]
-        rows = (columns[a:b].tobytes() + values[a:b].tobytes() for a, b in pairwise(ends))
+        row, column, value = x.row, x.indices.long(), x.values
     else:
-        assert x is not None
-        rows = (row.tobytes() for row in x.cpu().numpy())
+        row, column = x.nonzero(as_tuple=True)
+        value = x[row, column]
+    nonzero = value != 0
+    row, columns, values = (part[nonzero].cpu().numpy() for part in (row, column, value))
+    ends = np.searchsorted(row, np.arange(len(known) + 1)).tolist()
+    rows = (columns[a:b].tobytes() + values[a:b].tobytes() for a, b in pairwise(ends))
     # With the id in the hash, equal features of two nodes do not have equal digests.
     digests = keyed_names(
         secret(ids, seed), "features", (f"{i} ".encode() + r for i, r in zip(known, rows, strict=True))

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from graphfed.data.feature_numbers import LARGE
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
@@ -244,6 +245,7 @@ def open_columns(agreement: Sums) -> Tensor:
 
 def move_centers(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     position = sums["position"].reshape(-1, len(columns)).double()
+    _check_sums(position.abs(), REACH * GRID * agreement["rows"], "distances from a centre")
     # In units of the scale: the mean of all owned nodes, of which GRID positions are one scale.
     mean = position / (agreement["rows"].double() * GRID)
     center = agreement["center"].clone()
@@ -256,6 +258,7 @@ def move_centers(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
 def update_scales(agreement: Sums, sums: Sums, columns: Tensor) -> Sums:
     """Update the scales of open features; a feature whose scale has not halved becomes final."""
     sums = {name: x.reshape(-1, len(columns)) for name, x in sums.items()}
+    _check_sums(sums["count"], agreement["rows"], "counts of values")
     was_open = agreement["open"][:, columns]
     # A count of 0: every node is at the centre, so the scale of the last pass stays.
     found = torch.where(sums["count"] > 0, _scale(sums), agreement["scale"][:, columns])
@@ -294,7 +297,8 @@ def from_message(message: Sums) -> Scaling:
 def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
     """Return why another process's sums cannot be used, or "" if they can (see `transfer.Accept`).
 
-    A client may still report wrong magnitudes and positions, within what its number of nodes allows.
+    A client may still report wrong magnitudes and positions. In the first pass its own number of nodes limits
+    them, later that of all clients (`_check_sums`), which holds for secure sums too.
     """
     # Floats would make the sum depend on the order of the clients.
     for name, part in sums.items():
@@ -309,6 +313,15 @@ def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
     if "exponent" in sums and bool((sums["exponent"].abs() > LARGEST_EXPONENT * sums["count"]).any()):
         return "an order of magnitude that no number has"
     return ""
+
+
+def _check_sums(found: Tensor, most: Tensor, what: str) -> None:
+    """Refuse sums [G, D] above what the nodes of all clients allow, [G, 1]."""
+    if bool((found > most).any()):
+        raise InputError(
+            f"feature scaling: the clients sent {what} that exceed what all their nodes allow; a client does "
+            "not follow the protocol, find it by running with a part of the clients"
+        )
 
 
 def is_open(agreement: Sums) -> dict[str, Any]:

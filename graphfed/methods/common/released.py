@@ -155,15 +155,15 @@ def take_steps(
     optimizer: AdamState,
     config: GraphTraining,
     round_number: int,
-    loss_of: Callable[[Weights, Dropout | None], Tensor],
+    loss_of: Callable[[Weights, Dropout | None, int], Tensor],
 ) -> tuple[Weights, AdamState]:
-    """Take the training steps of a round at the server; loss_of(weights, dropout) is the loss."""
+    """Take the training steps of a round at the server; loss_of(weights, dropout, step) is the loss."""
     training, rate = config.training, config.network.dropout
     for step in range(config.steps.local_steps):
         leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
         # The key of `local_training.descend`, so that the draws are those of central training.
         dropout = Dropout(rate, fold(config.run.seed, "dropout", round_number, step)) if rate else None
-        gradient_values = torch.autograd.grad(loss_of(leaves, dropout), list(leaves.values()))
+        gradient_values = torch.autograd.grad(loss_of(leaves, dropout, step), list(leaves.values()))
         gradients = dict(zip(leaves, gradient_values, strict=True))
         weights, optimizer = optimizer_step(
             training.optimizer, weights, gradients, optimizer, training.lr, training.weight_decay

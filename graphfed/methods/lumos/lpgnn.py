@@ -314,7 +314,7 @@ def train(
     """Take the steps of a round."""
     forward = config.network.kernel.forward
 
-    def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
+    def loss(leaves: Weights, dropout: Dropout | None, step: int) -> Tensor:
         return loss_of(prepared_data, forward({**leaves}, prepared_data.batch, dropout), config.release)
 
     return released.take_steps(weights, optimizer, config, round_number, loss)

@@ -435,10 +435,11 @@ def train(
 ) -> tuple[Weights, AdamState]:
     """Take the steps of a round."""
 
-    def loss(leaves: Weights, dropout: Dropout | None) -> Tensor:
+    def loss(leaves: Weights, dropout: Dropout | None, step: int) -> Tensor:
         h = embed(prepared_data, leaves, config.network.backbone, dropout)
         if prepared_data.training is None or prepared_data.target is None:
-            edges, others = draw_pairs(prepared_data.graph, fold(config.run.seed, "pairs", round_number))
+            key = fold(config.run.seed, "pairs", round_number, step)
+            edges, others = draw_pairs(prepared_data.graph, key)
             return link_loss(pair_products(h, edges), pair_products(h, others))
         return cross_entropy(h[prepared_data.training], prepared_data.target)
 
