@@ -246,8 +246,7 @@ def make_batch(
         number = torch.full((2, size), -1, device=device)
         number[0, rows_in] = torch.arange(len(rows_in), device=device)
         number[1, rows_out] = torch.arange(len(rows_out), device=device)
-        # Edges into the layer's outputs; `receptive_fields` followed the same edges, so their sources are
-        # inputs.
+        # Edges into the outputs; `receptive_fields` followed the same edges, so their sources are inputs.
         into, edge_weight = number[1, edges[1]] >= 0, view.layer_weight(layer)
         edge_weight = None if edge_weight is None else edge_weight[into]
         block = make_block(edges[:, into], edge_weight, rows_in, rows_out, number, layer)

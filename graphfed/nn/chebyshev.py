@@ -35,7 +35,7 @@ def chebyshev_series(f: Callable[[np.ndarray], np.ndarray], degree: int, domain:
     Reference:
         Trefethen, Approximation Theory and Approximation Practice, Theorem 3.1.
     """
-    # The midpoint rule on t = arccos(x / s), in which the integral of the coefficients has no weight.
+    # The midpoint rule in t = arccos(x / s), where f(s cos t) cos(n t) has no singularity at the ends.
     angle = (np.arange(NODES) + 0.5) * np.pi / NODES
     values = f(domain * np.cos(angle))
     orders = np.arange(degree + 1)

@@ -379,8 +379,8 @@ def _of_matrices(d: Tensor, keys: Tensor, series: Series, domain: float) -> Tens
     for c in series[2:]:
         before, last = last, torch.baddbmm(before, turned, last, beta=-1, alpha=2)
         result = result + c * last
-    # T_n(0) is 0 for odd n, 1 for n = 0, 4, ..., -1 for n = 2, 6, ...
-    # D maps half of K1 to 0. Subtract what T_n(0) of this half added.
+    # D maps half of K1 to 0. Subtract what T_n(0) of this half added: T_n(0) is 0 for odd n, 1 for
+    # n = 0, 4, ..., and -1 for n = 2, 6, ...
     outside = sum(c if n % 4 == 0 else -c for n, c in enumerate(series) if n % 2 == 0)
     result = torch.sub(result, first, alpha=outside / 2)
     return result.view(n, heads, w).transpose(1, 2)

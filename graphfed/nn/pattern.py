@@ -102,8 +102,7 @@ class Pattern:
         For each width: the rows [n] int64, and their columns [width, n] int64, ascending. A row with fewer
         entries repeats its last column.
         """
-        # From 2 on a width is at most one half more than the one before: padding adds less than half of a
-        # row.
+        # From 2 on a width is at most 1.5 times the one before, so padding adds less than half of a row.
         lengths = self.indptr.diff().long()
         longest = int(lengths.max()) if len(lengths) else 0
         buckets, below, width, wider = [], 0, 1, 2

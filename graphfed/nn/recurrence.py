@@ -72,8 +72,8 @@ def unroll(
     tensors = (frames, *([] if readout is None else [readout]), *states)
     tensors += tuple(w for cell in cells for w in (cell.state, cell.inputs))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        # Without gradients no block keeps its steps.
         return list(_Unrolled.apply(plan, *tensors))  # type: ignore[no-untyped-call]
+    # Without gradients no block keeps its steps.
     return _forward(plan, tensors, None)
 
 
@@ -262,9 +262,9 @@ class _Layer:
         hidden, state, gates, candidate = self.hidden, self.state[t], self.gates[t], self.candidate[t]
         both, of_state = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
         r, z = both.chunk(2, 1)
-        # The gradients are (h - c) g of z and (1 - z) g of c. That of b, (1 - c^2) (1 - z) g, overwrites c;
-        # times a_n it is that of r, and times r that of a_n.
-        # h' = c + z (h - c)
+        # h' = c + z (h - c) with c = tanh(b + r a_n). For the gradient g of h' those of z and c are (h - c) g
+        # and (1 - z) g. That of b, (1 - c^2) (1 - z) g, overwrites c; those of r and a_n are a_n and r times
+        # it.
         before = grad * z
         of_both = torch.empty_like(both)
         of_r, of_z = of_both.chunk(2, 1)
