@@ -75,6 +75,7 @@ def shown(value: Any) -> str:
     """
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...")
+    # Python refuses to write integers of more than 4300 digits, and nobody reads so many.
     if isinstance(value, int) and abs(value) >= 10**30:
         return "an integer of more than 30 digits"
     return repr(value) if value is None or isinstance(value, int | float) else type(value).__name__

@@ -48,6 +48,7 @@ def contained(folder: Path, name: str) -> Path:
         InputError: The path leaves the folder, by the name itself or through a symbolic link.
     """
     path = folder / name
+    # Resolved first, so that neither ".." nor a symbolic link leads out.
     inside, root = path.resolve(), folder.resolve()
     if root == inside or root not in inside.parents:
         raise InputError(
@@ -65,6 +66,7 @@ def copy_files(source: Path, target: Path, *leave_out: str) -> None:
     patterns = shutil.ignore_patterns(*leave_out)
 
     def left_out(folder: str, names: list[str]) -> set[str]:
+        # lstat does not follow links, so a link is seen as what it is.
         modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
         special = {name for name, mode in modes.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))}
         return special | patterns(folder, names)
@@ -121,6 +123,7 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels") from None
+    # Level by level without recursion, which a deep text could exhaust.
     level = [value]
     for _ in range(MAX_JSON_LEVELS):
         level = [
@@ -146,11 +149,13 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
         private: Whether only this user may ever read it; otherwise the umask decides.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, because a rename is atomic only within a file system.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(payload)
             file.flush()
+            # Before the rename: after a crash the new name must not lead to an empty file.
             os.fsync(file.fileno())
         # mkstemp makes private files; a result should be readable as any other file of this user.
         if not private:
@@ -237,6 +242,7 @@ def plain(value: object) -> Any:
         return plain_object(value)
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    # By its method and not its type, so that neither library has to be imported.
     if hasattr(value, "tolist"):  # of NumPy or torch
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):

@@ -14,6 +14,7 @@ def peak_memory() -> int:
     """
     import resource
 
+    # ru_maxrss is in bytes on macOS and in kilobytes on Linux.
     unit = 1 if sys.platform == "darwin" else 1024
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return max(peaks) * unit
@@ -68,9 +69,11 @@ def limited_memory(more: int | None) -> Iterator[None]:
     if more is None or not status.exists():
         yield
         return
+    # RLIMIT_DATA bounds the private memory of the process, which VmData measures.
     present = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = int(present.split()[1]) * 1024 + more
+    # A limit that is there already stays if it is lower.
     known = [bound for bound in (before, hard) if bound != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min([limit, *known]), hard))
     try:
@@ -81,6 +84,7 @@ def limited_memory(more: int | None) -> Iterator[None]:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Tell whether an exception, or one of its causes, says that memory could not be allocated."""
+    # Wrappers hide the first error, so the causes are searched too.
     while error is not None:
         # torch raises RuntimeError for its CPU allocator.
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):

@@ -61,12 +61,14 @@ def read_yaml(path: Path, what: str) -> Any:
             except ValueError:  # Python reads no number of more than 4300 digits
                 raise refusal(node, "this value cannot be read; is it a number?") from None
 
+    # Dates and merge keys (<<) are read as text: neither is needed, and a merge is a kind of alias.
     plain = "tag:yaml.org,2002:"
     Loader.yaml_implicit_resolvers = {
         first: [(tag, form) for tag, form in forms if tag not in (f"{plain}timestamp", f"{plain}merge")]
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     Loader.add_implicit_resolver(f"{plain}float", *SCIENTIFIC)
+    # One byte more than allowed, to notice a longer file without reading it.
     raw = read_start(path, MAX_BYTES + 1, f"{what} ")
     if len(raw) > MAX_BYTES:
         raise InputError(f"{what} {path} has more than {MAX_BYTES} bytes; is it the right file?")

@@ -106,6 +106,8 @@ class Registry(Mapping[str, T]):
         Raises:
             KeyError: There is none.
         """
+        # Before the name is looked up: a module that takes one of graphfed's own names is refused, not
+        # ignored.
         self._check_declared()
         if name in self.own:
             thing = self.own[name]
@@ -183,6 +185,7 @@ class Registry(Mapping[str, T]):
             for point in _entry_points(self._group, tuple(sys.path))
             if point.name in self._reserved or not _NAME.fullmatch(point.name)
         ]
+        # One plug-in that cannot be loaded must not hide the others.
         for name in self:
             try:
                 found[name] = self[name]
@@ -233,6 +236,7 @@ class Registry(Mapping[str, T]):
         """Return what plug-ins have under a name. A module that is given and installed counts once."""
         points = [point for point in _entry_points(self._group, tuple(sys.path)) if point.name == name]
         installed = [_Entry(_distribution_of(point), _module_of(point), point.load) for point in points]
+        # A module that is both installed and given by --plugin declares the same thing twice.
         modules = {entry.module for entry in installed}
         declared = []
         for plugin, module in _MODULES.values():
@@ -277,6 +281,7 @@ class Registry(Mapping[str, T]):
         what = f"{self._noun} {name!r} of {entry.plugin}"
         try:
             thing = entry.load()
+        # The code is somebody else's: it may fail in any way, and may even end the process.
         except (Exception, SystemExit) as error:
             raise InputError(
                 f"{what} cannot be loaded: {_cause(error)}; install what it needs, or another version of it"
@@ -315,6 +320,7 @@ def load_plugin(module: str | os.PathLike[str]) -> None:
     """
     given = os.fspath(module)
     if given.endswith(".py"):
+        # Absolute, because another process of the run may have another working folder.
         given = str(Path(given).resolve())
     if given in _MODULES:
         return
@@ -330,6 +336,7 @@ def load_plugin(module: str | os.PathLike[str]) -> None:
     if not any(hasattr(loaded, word) for word in _DECLARED):
         raise InputError(f"the plug-in {given} declares nothing; write one of {', '.join(_DECLARED)} in it")
     file = getattr(loaded, "__file__", None)
+    # The version of a module that has none: a run's folder says by it whether the code has changed.
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else "unknown"
     _MODULES[given] = (Plugin(loaded.__name__, f"sha256:{digest}", given), loaded)
 
@@ -338,6 +345,7 @@ def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError(f"the plug-in {path} is not there; give the path of a Python file")
     if str(path.parent) not in sys.path:
+        # At the end, so that no file next to the plug-in can take the place of a library.
         sys.path.append(str(path.parent))
     loaded = importlib.import_module(path.stem)
     file = getattr(loaded, "__file__", None)
@@ -413,6 +421,7 @@ def code_digest(module: str) -> str:
     digest = hashlib.sha256()
     for name, file in sorted(files):
         content = file.read_bytes()
+        # The length separates a name and its content from the next.
         digest.update(f"{name.as_posix()} {len(content)} ".encode() + content)
     return digest.hexdigest()
 
@@ -429,6 +438,7 @@ def installed_names(group: str) -> list[str]:
 @cache
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
     """Return the entry points of a group. path: Python's search path, whose distributions they are of."""
+    # Reading the metadata of every distribution takes long, so it is read once for each search path.
     return tuple(importlib.metadata.entry_points(group=group))
 
 

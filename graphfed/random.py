@@ -23,6 +23,7 @@ from torch import Tensor
 #: How many words are hashed at a time on the CPU.
 PART = 1 << 15
 
+# The constants of SplitMix64. The golden ratio's fraction keeps the words of successive counters far apart.
 _MASK = (1 << 64) - 1
 _C1, _C2, _GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15
 
@@ -59,6 +60,7 @@ def fold(seed: int, *parts: int | str) -> int:
     Args:
         parts: Text, and integers in [0, 2^63), in order.
     """
+    # The constant keeps seed 0 from giving key 0, which `_mix_int` maps to 0.
     key = _mix_int((seed + _GOLDEN) & _MASK)
     for part in parts:
         if isinstance(part, str):
@@ -69,6 +71,7 @@ def fold(seed: int, *parts: int | str) -> int:
         else:
             words = [int(part) & _MASK]
         for word in words:
+            # A step for every word, so that the order of the parts counts.
             key = _mix_int(((key + _GOLDEN) & _MASK) ^ word)
     return key
 
@@ -77,8 +80,8 @@ def entry_words(ids: Tensor, columns: Tensor) -> Tensor:
     """Make one 64-bit word for each entry of a sparse matrix. Made once for each matrix, before any key.
 
     Args:
-        ids: [E] int64, the row ids.
-        columns: [E] int64.
+        ids: [E] int64, the stable id of each entry's row.
+        columns: [E] int64, the column of each entry.
 
     Returns:
         [E] int64.
@@ -90,8 +93,9 @@ def bernoulli_entries(key: int, words: Tensor, p: float) -> Tensor:
     """Draw True with probability `p` for each entry of a sparse matrix.
 
     Args:
-        words: [E] int64, from `entry_words`.
-        p: The probability.
+        key: The key of these draws (`fold`).
+        words: [E] int64, one for each entry (`entry_words`).
+        p: The probability, at least 0 and less than 1.
 
     Returns:
         [E] bool.
@@ -108,13 +112,15 @@ def uniform_entries(key: int, words: Tensor) -> Tensor:
     """Draw a uniform number in [0, 1) of 53 bits for each entry of a sparse matrix.
 
     Args:
-        words: [E] int64, from `entry_words`.
+        key: The key of these draws (`fold`).
+        words: [E] int64, one for each entry (`entry_words`).
 
     Returns:
         [E] float64.
     """
     draws = torch.empty(words.shape, dtype=torch.float64, device=words.device)
     for part in _parts(words):
+        # The upper 53 bits, as many as a float64 can hold exactly.
         draws[part] = _shifted(_mix(words[part] ^ _signed(key)), 11)
     return draws.mul_(2.0**-53)
 
@@ -140,21 +146,23 @@ def lane_probability(p: float) -> float:
     Returns:
         The nearest multiple of 2^-16 below 1.
     """
+    # 16 bits give a multiple of 2^-16; callers that divide by the probability need the real one.
     return _lane_threshold(p) / 65536
 
 
 def bernoulli_rows(key: int, ids: Tensor, width: int, p: float) -> Tensor:
     """Draw True with probability ``lane_probability(p)`` for each row id and column.
 
-    One 64-bit word gives four columns of 16 bits, so a draw costs a quarter of a hash.
-
     Args:
-        ids: [N] int64.
-        p: The probability.
+        key: The key of these draws (`fold`).
+        ids: [N] int64, the stable ids of the rows.
+        width: The number of columns.
+        p: The probability that is asked for, in [0, 1).
 
     Returns:
         [N, width] bool.
     """
+    # One word of 64 bits gives four columns of 16 bits, so a draw costs a quarter of a hash.
     words = _row_words(key, ids, (width + 3) // 4)
     # Little-endian lanes as signed 16-bit numbers: uniform on [-32768, 32767].
     return (words.view(torch.int16) < _lane_threshold(p) - 32768)[:, :width]
@@ -163,6 +171,7 @@ def bernoulli_rows(key: int, ids: Tensor, width: int, p: float) -> Tensor:
 def _row_words(key: int, ids: Tensor, width: int) -> Tensor:
     """Make one 64-bit word for each row id and column: [N, width] int64."""
     columns = torch.arange(width, device=ids.device) * _signed(_C1)
+    # Mixed twice: first the row under the key, then the column, so that rows and columns cannot cancel.
     return _mix(_mix(ids * _signed(_GOLDEN) ^ _signed(key))[:, None] + columns)
 
 
@@ -170,7 +179,9 @@ def uniform(key: int, ids: Tensor, width: int = 1) -> Tensor:
     """Draw a uniform number in [0, 1) of 53 bits for each row id and column.
 
     Args:
-        ids: [N] int64.
+        key: The key of these draws (`fold`).
+        ids: [N] int64, the stable ids of the rows.
+        width: The number of columns.
 
     Returns:
         [N, width] float64.
@@ -182,7 +193,9 @@ def normal(key: int, ids: Tensor, width: int = 1) -> Tensor:
     """Draw a number of the standard normal distribution for each row id and column.
 
     Args:
-        ids: [N] int64.
+        key: The key of these draws (`fold`).
+        ids: [N] int64, the stable ids of the rows.
+        width: The number of columns.
 
     Returns:
         [N, width] float64.
@@ -191,6 +204,7 @@ def normal(key: int, ids: Tensor, width: int = 1) -> Tensor:
         Box and Muller, Annals of Mathematical Statistics 29, 1958.
     """
     radius, angle = uniform(key, ids, 2 * width).chunk(2, 1)
+    # log(1 - u) and not log(u): u can be 0, and 1 - u cannot.
     return (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)
 
 
@@ -198,7 +212,9 @@ def words32(key: int, ids: Tensor, width: int) -> Tensor:
     """Draw 32 random bits for each row id and column.
 
     Args:
-        ids: [N] int64.
+        key: The key of these draws (`fold`).
+        ids: [N] int64, the stable ids of the rows.
+        width: The number of columns.
 
     Returns:
         [N, width] int32.
@@ -212,6 +228,7 @@ def permutation(key: int, n: int) -> Tensor:
     Returns:
         [n] int64 on the CPU, the numbers 0..n-1.
     """
+    # Two draws of 53 bits are equal with probability n^2 / 2^54; then the lower number comes first.
     return torch.argsort(uniform(key, torch.arange(n))[:, 0], stable=True)
 
 

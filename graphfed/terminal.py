@@ -38,6 +38,8 @@ def printable(text: object) -> str:
     These are all characters that `str.isprintable` refuses except line ends: control characters, marks of
     text direction, characters without width, and halves of surrogate pairs.
     """
+    # `isprintable` refuses every character without a visible form; a line end is the only one that is let
+    # through.
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode("ascii") for c in str(text)
     )

@@ -41,6 +41,7 @@ def kind_of(annotation: Any) -> tuple[str, tuple[Any, ...], bool]:
         The kind as messages name it, the choices of a `Literal`, and whether None is allowed.
     """
     if get_origin(annotation) in (typing.Union, types.UnionType):
+        # Optional[X] is X that may be None. Of a larger union the first type names the kind.
         inner = [part for part in get_args(annotation) if part is not type(None)]
         kind, choices, _ = kind_of(inner[0])
         return kind, choices, len(inner) < len(get_args(annotation))
@@ -87,6 +88,7 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
     owner = f"{lead}{_path(keys[:-1])}" if len(keys) > 1 else whole
     place = f"{lead}{_path(keys)}" if keys else whole
     field = keys_of(model).get(keys[0]) if len(keys) == 1 else None
+    # From the most specific error to the most general: which key, which type, which range.
     if kind == "missing":
         fix = f"; add it ({field.description})" if field is not None and field.description else ""
         return f"{owner} has no {shown(keys[-1])}{fix}"
@@ -105,6 +107,7 @@ def explain_content(fault: Mapping[str, Any], model: "type[BaseModel]", whole: s
         return f"{place} is {shown(value)} ({field.description}); {hint}"
     limits = {words: fault["ctx"][key] for key, words in _CONSTRAINTS.items() if key in fault.get("ctx", {})}
     expected = " and ".join(f"{words} {limit}" for words, limit in limits.items())
+    # No numeric limit: pydantic's own words, without their lead.
     expected = expected or str(fault["msg"]).removeprefix("Input should be ")
     if field is not None and kind in MISSED:
         expected = expected_value(field)

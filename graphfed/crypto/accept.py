@@ -70,6 +70,7 @@ def thresholds(difference: NDArray[np.int64], temperature: float) -> NDArray[np.
     """
     if not 0 < temperature < float("inf"):
         raise InputError(f"the temperature of the search must be finite and above 0; got {temperature:g}")
+    # min(1, exp(-d / T)) = exp(-max(d, 0) / T), which cannot overflow.
     probability = np.exp(-np.maximum(difference, 0) / temperature)
     accepted: NDArray[np.int64] = np.floor(DRAWS * probability).astype(np.int64)
     return accepted
@@ -97,8 +98,10 @@ def accept(
     """
     if not 1 <= bits <= MAX_BITS or number < 0 or number >> bits:
         raise InputError(f"numbers of an acceptance have at most {bits} of at most {MAX_BITS} bits")
+    # Step 1: this party's u_i.
     local_draw = _draw_below(DRAWS)
     if session.first:
+        # Step 2: t - r for every number that the second party may have; r is the first party's share of t.
         remote_numbers = np.arange(2**bits)
         table = thresholds(remote_numbers - number if old_is_first else number - remote_numbers, temperature)
         threshold_share = np.frombuffer(os.urandom(4), dtype=np.uint32)
@@ -114,6 +117,7 @@ def accept(
             [draw_share - threshold_share, draw_share - draws, draw_share - draws - threshold_share]
         ),
     )
+    # `nonnegative` gives [s - a >= 0] = 1 + [s < a]. Of three of them the ones add up to 1.
     bit = np.bitwise_xor.reduce(signs) ^ np.uint8(session.first)
     remote_bit = yield from session.swap("accepted", np.array([bit], dtype=np.uint8))
     return bool(bit ^ remote_bit[0])
@@ -121,6 +125,7 @@ def accept(
 
 def _draw_below(limit: int) -> int:
     """Draw a uniform number below `limit`, a power of two, from the operating system's entropy."""
+    # A limit that is a power of two needs no rejection: the low bits are uniform.
     return int.from_bytes(os.urandom(4), "little") & (limit - 1)
 
 
@@ -133,6 +138,7 @@ def bytes_of_accept(bits: int) -> tuple[int, int]:
     Returns:
         Bytes from the first party and bytes from the second party, tags included.
     """
+    # `nonnegative` of three numbers, the transfer of step 2, and the shares of step 4.
     first, second = bytes_of_comparison(3, 31)
     return (
         first + bytes_of_offer_words(bits) + TAG_BYTES + 1,

@@ -134,6 +134,7 @@ class Identity:
             InputError: As for `from_files`.
         """
         startup_kit = Path(startup_kit)
+        # FLARE's kits have the files in startup.
         folder = startup_kit / "startup" if (startup_kit / "startup").is_dir() else startup_kit
         return cls.from_files(folder / "client.key", folder / "client.crt", folder / "rootCA.pem")
 
@@ -143,6 +144,8 @@ class Identity:
 
         Args:
             key: An RSA or EC private key without a passphrase.
+            certificate: The site's certificate, which must fit the key.
+            root: The certificate of the project's root.
 
         Returns:
             The identity.
@@ -154,6 +157,8 @@ class Identity:
         local_certificate, root_certificate = read_certificate(certificate), read_certificate(root)
         private_key = _read_key(key)
         try:
+            # Check as peers will: a certificate that they would refuse is reported here, before anything is
+            # sent.
             name = _site_of(local_certificate, root_certificate)
         except ValueError as reason:
             raise InputError(
@@ -200,8 +205,10 @@ def check_signature(root: x509.Certificate, encoded: bytes, message: bytes, sign
     """Check who has signed a message.
 
     Args:
-        encoded: The signer's certificate in DER form.
-        signature: Its signature by `Identity.sign`.
+        root: The certificate of the project's root.
+        encoded: The signer's certificate in DER form, as it arrived.
+        message: The bytes that were signed.
+        signature: What `Identity.sign` returned for the message.
 
     Returns:
         The signer.
@@ -255,6 +262,7 @@ def _site_of(certificate: x509.Certificate, root: x509.Certificate) -> str:
     Raises:
         ValueError: The certificate cannot be trusted; the message says why.
     """
+    # The dates are checked here first, because the message of the library does not say which one has passed.
     now = datetime.now(UTC)
     for subject, dated_certificate in (("the certificate", certificate), ("the root's certificate", root)):
         first, last = dated_certificate.not_valid_before_utc, dated_certificate.not_valid_after_utc
@@ -281,8 +289,10 @@ def _site_of(certificate: x509.Certificate, root: x509.Certificate) -> str:
         raise ValueError("its key is not allowed to sign (key usage)")
     if not isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey):
         raise ValueError("its key is neither RSA nor EC")
+    # The least sizes that the guarantees above rest on.
     if key.key_size < (least := 2048 if isinstance(key, rsa.RSAPublicKey) else 256):
         raise ValueError(f"its key has {key.key_size} bits, and at least {least} are required")
+    # With two names a site could answer for either.
     if len(names) != 1:
         raise ValueError(f"it has {len(names)} common names; exactly one is expected")
     return str(names[0].value)
@@ -362,7 +372,7 @@ class Handshake:
         """Start a handshake with a fresh key.
 
         Args:
-            identity: This site.
+            identity: This site, with the key that signs its offer.
             peer: The name of the other site.
             session: The name of the run: the same text at both sites, and another text for every run.
 
@@ -389,7 +399,7 @@ class Handshake:
         """Check the peer's offer and derive the channel. The handshake's private key is then deleted.
 
         Args:
-            remote_offer: The peer's `offer`.
+            remote_offer: The peer's `offer`, as the relay delivered it.
 
         Returns:
             The channel to the peer.
@@ -407,10 +417,12 @@ class Handshake:
             raise self._refused(
                 "its key is a point of low order, with which the shared secret is public"
             ) from None
+        # The hash of both offers is the salt: who saw another offer derives other keys.
         # Order the offers by name, so that both sites compute the same hash.
         offers = sorted([(self.identity.name, self.offer), (self.peer, remote_offer)])
         both = hashlib.sha256(_joined(*(offer for _, offer in offers))).digest()
         secret = HKDF(hashes.SHA256(), 32, salt=both, info=_PROTOCOL).derive(shared)
+        # Only after success: a wrong offer leaves the handshake waiting for the right one.
         self._ephemeral = None
         return Channel(self.identity.name, self.peer, secret)
 
@@ -420,6 +432,7 @@ class Handshake:
             signed, session, sender, receiver, public, encoded, signature = _split_offer(offer)
         except ValueError as error:
             raise self._refused(f"it is not an offer ({error})") from None
+        # The relay can reflect an offer, or deliver one of another site, receiver or session.
         if (sender, receiver) == (self.identity.name.encode(), self.peer.encode()):
             raise self._refused("it is this site's own offer, sent back")
         for preposition, found, expected in (
@@ -437,6 +450,8 @@ class Handshake:
         except Exception as error:  # unknown bytes can break a parser in many ways
             raise self._refused(f"its certificate cannot be read ({type(error).__name__})") from None
         try:
+            # The offer brings its own certificate, so who it names must be checked before its signature
+            # counts.
             name = _site_of(certificate, self.identity.root)
         except ValueError as why:
             raise self._refused(f"its certificate cannot be trusted: {why}") from None
@@ -467,6 +482,7 @@ def _split_offer(offer: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes
     if not offer.startswith(_PROTOCOL):
         raise ValueError(f"it does not begin with {_PROTOCOL.decode()!r}: another program or version")
     parts, at, signed = [], len(_PROTOCOL), 0
+    # Lengths come from the relay: nothing is read beyond the end, and nothing may be left over.
     for _ in range(6):
         signed, start = at, at + 4
         at = start + int.from_bytes(offer[at:start], "little")
@@ -498,6 +514,8 @@ class Channel:
 
     def __init__(self, name: str, peer: str, secret: bytes) -> None:
         self.name, self.peer = name, peer
+        # A key for each direction: a reflected message does not open, and the numbers of both sides do not
+        # clash.
         self._sending = _expand(secret, [b"traffic", name.encode(), peer.encode()], 32)
         self._receiving = _expand(secret, [b"traffic", peer.encode(), name.encode()], 32)
         self._messages = self._blocks = 0
@@ -511,6 +529,7 @@ class Channel:
 
         Args:
             label: The label of the message, which no other message of this session may have.
+            message: The contents, any bytes.
 
         Returns:
             The sealed message, `OVERHEAD` bytes longer.
@@ -520,6 +539,7 @@ class Channel:
                 process was forked.
         """
         size = memoryview(message).nbytes
+        # Taken before anything can fail: a number is used for one message at most.
         number = self._next_number(size)
         sealed = io.BytesIO(bytes(size + OVERHEAD))  # getvalue() returns its bytes without a copy
         cipher = Cipher(algorithms.AES(self._sending), modes.GCM(_nonce(number))).encryptor()
@@ -537,7 +557,8 @@ class Channel:
         One buffer is allocated. The same bytes open again to the same message.
 
         Args:
-            sealed: What the peer's `seal` returned.
+            label: The label that the message must have been sealed under.
+            sealed: What the peer's `seal` returned, as the relay delivered it.
 
         Returns:
             The message.
@@ -560,6 +581,7 @@ class Channel:
         try:
             with message.getbuffer() as room:
                 cipher.update_into(content, room)
+            # The plaintext is written before the tag is checked, and dropped if the check fails.
             cipher.finalize()
         except InvalidTag:
             raise ChannelError(
@@ -572,6 +594,7 @@ class Channel:
 
     def _next_number(self, size: int) -> bytes:
         """Take the number of the next message, which has `size` bytes, and count its blocks."""
+        # Parent and child would count on from the same number under the same key.
         if os.getpid() != self._process:
             raise ChannelError(
                 "a forked process cannot seal: it would repeat the nonces of its parent process; "
@@ -582,6 +605,7 @@ class Channel:
                 f"a message of {size} bytes cannot be sealed (at most {_LONGEST_MESSAGE}); send it in parts"
             )
         blocks = -(-size // _BLOCK_BYTES) + 1
+        # Count and take under the lock, so that two threads do not get one number.
         with self._lock:
             if self._blocks + blocks > _MOST_BLOCKS:
                 raise ChannelError(

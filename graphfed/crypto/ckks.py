@@ -152,6 +152,7 @@ def _load_context(chosen: Parameters, body: bytes, what: str) -> Any:
     """Read a context; raise ProtocolError if its parameters are not those of the set."""
     ts = library()
     context = _parsed(lambda: ts.context_from(body, n_threads=1), what)
+    # Serialized without keys, two contexts of the same parameters have the same bytes.
     same = _parsed(lambda: _serialized(context, secret=False), what) == _expected(chosen.name)
     if not same:
         raise ProtocolError(
@@ -163,11 +164,13 @@ def _load_context(chosen: Parameters, body: bytes, what: str) -> Any:
 
 def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[Any, int]:
     """Read a ciphertext and its number of primes; raise ProtocolError if it does not belong to the set."""
+    # The size says whether the ciphertext is fresh or a product; what the library read must agree with it.
     sizes = (chosen.ciphertext_bytes, *([] if chosen.product_bytes is None else [chosen.product_bytes]))
     body = cell_body(cell, sizes, "a ciphertext")
     ts = library()
     vector = _parsed(lambda: ts.ckks_vector_from(context, body), "a ciphertext")
     parts = _parsed(vector.ciphertext, "a ciphertext")
+    # The prime for key switching is no part of a ciphertext, and a product has been rescaled by one prime.
     fresh = len(chosen.primes) - 1
     level = fresh if len(cell) == chosen.ciphertext_bytes else fresh - 1
     whole = (
@@ -175,6 +178,7 @@ def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[An
         and len(parts) == 1
         and (parts[0].size(), parts[0].coeff_modulus_size()) == (2, level)
         and parts[0].scale == 2.0**chosen.scale_bits
+        # A transparent ciphertext shows its numbers without the key.
         and not parts[0].is_transparent()
     )
     if not whole:
@@ -182,8 +186,7 @@ def _load_vector(chosen: Parameters, context: Any, cell: np.ndarray) -> tuple[An
     return vector, level
 
 
-# ---- the owners of the key
-# -------------------------------------------------------------------------------------
+# ---- the owners of the key ---------------------------------------------------------------------------------
 
 
 class KeyOwner:
@@ -244,7 +247,7 @@ class KeyOwner:
         """Encrypt numbers.
 
         Args:
-            slots: Numbers [m, slots].
+            slots: Numbers [m, slots], below `Parameters.largest` in absolute value.
 
         Returns:
             Ciphertexts, uint8 [m, ciphertext_bytes].
@@ -303,6 +306,7 @@ class Evaluator:
         """
         chosen = parameters(name)
         what = "a server's context"
+        # A message of the size of a secret key is read too, so that the error can say what arrived.
         body = cell_body(public, (PUBLIC_BYTES, chosen.secret_bytes), what)
         context = _load_context(chosen, body, what)
         if context.has_secret_key():
@@ -316,7 +320,7 @@ class Evaluator:
         """Add the ciphertexts of each group.
 
         Args:
-            sealed: Ciphertexts, uint8 [m, ciphertext_bytes].
+            sealed: Fresh ciphertexts of one key, uint8 [m, ciphertext_bytes].
             group: The group of each ciphertext, int [m].
             count: Number of groups, each with at least one ciphertext.
 
@@ -338,8 +342,8 @@ class Evaluator:
         The error is at most 2e-7 of the sum of the products' absolute values, plus 1e-8 for each product.
 
         Args:
-            sealed: Fresh ciphertexts, uint8 [m, ciphertext_bytes].
-            weights: Plaintext weights [n, m].
+            sealed: Fresh ciphertexts of one key, uint8 [m, ciphertext_bytes].
+            weights: Plaintext weights [n, m], as `checked_weights` allows.
 
         Returns:
             uint8 [n, product_bytes].
@@ -350,6 +354,7 @@ class Evaluator:
         size = self.parameters.product_bytes
         matrix = checked_weights(self.parameters, weights, len(sealed))
         assert size is not None
+        # Each ciphertext that has a weight is read once.
         fresh = {int(j): self._load(sealed[j])[0] for j in np.unique(matrix.indices)}
         sums = np.empty((matrix.shape[0], size), dtype=np.uint8)
         for i in range(matrix.shape[0]):
@@ -358,6 +363,7 @@ class Evaluator:
                 fresh[int(j)] * float(w)
                 for j, w in zip(matrix.indices[cells], matrix.data[cells], strict=True)
             ]
+            # The first product is a new object, so adding to it leaves the ciphertexts as they are.
             for term in terms[1:]:
                 terms[0].add_(term)
             sums[i] = padded_cells(terms[0].serialize(), size)
@@ -374,9 +380,10 @@ class Evaluator:
         Args:
             sealed: m rows, each in a unit of its own (`Layout.repeat`), uint8 [m * pieces,
                 ciphertext_bytes].
-            weights: Plaintext weights [n, m].
+            weights: Plaintext weights [n, m], without duplicate entries.
             unit: The unit of each result, int [n].
             place: The place of each result in its unit, int [n].
+            layout: The layout of the rows, the same as in `sealed`.
 
         Returns:
             uint8 [units * pieces, product_bytes].
@@ -392,6 +399,7 @@ class Evaluator:
         members = members_of(unit, int(unit.max()) + 1 if len(unit) else 0)
         sums = np.empty((len(members) * pieces, size), dtype=np.uint8)
         for u, rows in enumerate(members):
+            # here [columns of the unit, places]: the weight of each ciphertext for the result at each place.
             entries = np.concatenate([np.arange(matrix.indptr[i], matrix.indptr[i + 1]) for i in rows])
             columns, at = np.unique(matrix.indices[entries], return_inverse=True)
             here = np.zeros((len(columns), layout.rows))
@@ -418,6 +426,7 @@ class Evaluator:
 
 def _spread(weights: np.ndarray, layout: Layout) -> list[float]:
     """Repeat the weight of each row of a ciphertext, [rows], at all slots of the row: [slots]."""
+    # Slots that no row uses get the factor 0.
     factor = np.zeros(layout.slots)
     factor[: layout.rows * layout.width] = np.repeat(weights, layout.width)
     numbers: list[float] = factor.tolist()
@@ -429,6 +438,7 @@ def members_of(group: np.ndarray, count: int) -> list[np.ndarray]:
 
     Args:
         group: The group of each element, int [m].
+        count: Number of groups, each with at least one element.
 
     Returns:
         The positions of each group's elements, ascending.
@@ -449,8 +459,8 @@ def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) ->
     """Check the weights of weighted sums, and remove stored zeros.
 
     Args:
-        weights: Plaintext weights [n, m].
-        columns: m, the number of ciphertexts.
+        weights: Plaintext weights [n, m]; the matrix stays as it is.
+        columns: m, the number of ciphertexts or rows of them.
 
     Returns:
         The weights without stored zeros.
@@ -472,6 +482,7 @@ def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) ->
     if len(empty):
         raise InputError(f"row {empty[0]} of the weights is all zero: its sum needs no ciphertext")
     size = np.abs(matrix.data)
+    # Written so that NaN, which compares as false, is refused too.
     if not bool((size >= SMALLEST_WEIGHT).all()):
         raise InputError(
             f"a weight of size {size.min():g} is below the noise; weights must be 0 or at least "

@@ -41,7 +41,7 @@ class IdealKeyOwner:
         """Load a simulated key.
 
         Args:
-            secret: uint8 [secret_bytes].
+            secret: The output of `IdealKeyOwner.secret`, uint8 [secret_bytes].
 
         Returns:
             The owner.
@@ -72,7 +72,7 @@ class IdealKeyOwner:
         """Put numbers into bytes of the size of ciphertexts.
 
         Args:
-            slots: Numbers [m, slots].
+            slots: Numbers [m, slots], below `Parameters.largest` in absolute value.
 
         Returns:
             uint8 [m, ciphertext_bytes].
@@ -87,7 +87,7 @@ class IdealKeyOwner:
         """Read the numbers from simulated ciphertexts.
 
         Args:
-            sealed: uint8 [m, bytes].
+            sealed: Messages of this set, fresh or products, uint8 [m, bytes].
 
         Returns:
             float64 [m, slots].
@@ -126,7 +126,7 @@ class IdealEvaluator:
         """Add the numbers of each group.
 
         Args:
-            sealed: uint8 [m, ciphertext_bytes].
+            sealed: The output of `IdealKeyOwner.encrypt`, uint8 [m, ciphertext_bytes].
             group: The group of each ciphertext, int [m].
 
         Returns:
@@ -140,8 +140,8 @@ class IdealEvaluator:
         """Compute weighted sums, as `Evaluator.weighted`.
 
         Args:
-            sealed: uint8 [m, ciphertext_bytes].
-            weights: Weights [n, m].
+            sealed: The output of `IdealKeyOwner.encrypt`, uint8 [m, ciphertext_bytes].
+            weights: Weights [n, m], with the limits of `checked_weights`.
 
         Returns:
             uint8 [n, product_bytes].
@@ -156,8 +156,8 @@ class IdealEvaluator:
         """Compute weighted sums of rows and pack them, as `Evaluator.weighted_rows`.
 
         Args:
-            sealed: uint8 [m * pieces, ciphertext_bytes].
-            weights: Weights [n, m].
+            sealed: m rows, each in a unit of its own, uint8 [m * pieces, ciphertext_bytes].
+            weights: Weights [n, m], with the limits of `checked_weights`.
             unit: The unit of each result, int [n].
             place: The place of each result in its unit, int [n].
 
@@ -168,6 +168,7 @@ class IdealEvaluator:
         assert self.parameters.product_bytes is not None
         slots = read_plaintext(self.parameters, sealed).reshape(-1, layout.pieces * layout.slots)
         count = int(unit.max()) + 1 if len(unit) else 0
+        # The first copy of each row is enough: `repeat` has filled the other places with the same numbers.
         packed = layout.pack(matrix @ slots[:, : layout.width], unit, place, count)
         return _plaintext(packed, self.parameters.product_bytes)
 

@@ -64,7 +64,7 @@ def parameters(name: str) -> Parameters:
     """Look up a parameter set.
 
     Args:
-        name: "sum" or "product".
+        name: "sum" for exact sums, "product" for weighted sums.
 
     Returns:
         The parameter set.
@@ -112,6 +112,7 @@ class Grid:
     @property
     def bits(self) -> int:
         """Bits after the point of a number on the grid."""
+        # step / 4 >= MARGIN standard deviations of a sum's noise, NOISE sqrt(terms)
         return int(np.floor(-np.log2(4 * self.MARGIN * self.NOISE * np.sqrt(self.terms))))
 
     @property
@@ -128,7 +129,7 @@ class Grid:
         """Round numbers to the grid.
 
         Args:
-            x: Numbers of any shape [...].
+            x: Numbers of any shape [...], each one term of a sum.
 
         Returns:
             float64 [...].
@@ -155,6 +156,7 @@ class Grid:
                 ciphertexts, for ciphertexts of another key, and for sums of too many terms.
         """
         nearest = np.round(decrypted * 2.0**self.bits) * self.step
+        # A quarter step and not half a step: noise and damage are found before they round to another number.
         if not bool((np.abs(decrypted - nearest) <= self.step / 4).all()):
             raise ProtocolError(
                 "a decrypted value is not a sum of encrypted numbers: a ciphertext is damaged, or was "
@@ -167,13 +169,14 @@ def check_size(x: np.ndarray, limit: float, purpose: str) -> None:
     """Check that all numbers are finite and below a limit.
 
     Args:
-        x: Numbers of any shape.
-        limit: Bound of the absolute values.
+        x: Numbers of any shape; an array without numbers passes.
+        limit: Bound of the absolute values, which must be below it.
         purpose: What is done with the numbers, for the message.
 
     Raises:
         InputError: A number is not finite or not below the limit.
     """
+    # Written so that NaN, which compares as false, is refused too.
     if x.size and not bool((np.abs(x) < limit).all()):
         worst = float(np.abs(x).max())
         raise InputError(
@@ -218,15 +221,16 @@ class Layout:
         """Place rows in the slots of units.
 
         Args:
-            rows: Rows [n, width].
+            rows: Rows [n, width], in any order.
             unit: The unit of each row, int [n].
             place: The place of each row in its unit, 0 .. rows - 1, int [n].
-            count: Number of units.
+            count: Number of units, units without rows included.
 
         Returns:
             Slots, float64 [count * pieces, slots]; free slots are 0.
         """
         cells = np.zeros((count, self.pieces * self.slots), dtype=np.float64)
+        # Place by place: one assignment for all units.
         for at in range(self.rows):
             here = place == at
             cells[unit[here], at * self.width : (at + 1) * self.width] = rows[here]
@@ -236,11 +240,12 @@ class Layout:
         """Place each row in a unit of its own, as often as it fits, for `Evaluator.weighted_rows`.
 
         Args:
-            rows: Rows [n, width].
+            rows: Rows [n, width], one for each unit.
 
         Returns:
             Slots, float64 [n * pieces, slots].
         """
+        # Row i fills all places of unit i, so that a product can move it to any place of a result.
         unit, place = np.divmod(np.arange(len(rows) * self.rows), self.rows)
         return self.pack(np.repeat(rows, self.rows, axis=0), unit, place, len(rows))
 
@@ -269,6 +274,10 @@ class Layout:
 def padded_cells(body: bytes, size: int) -> np.ndarray:
     """Pad bytes to a fixed size: the length, the bytes, and zeros.
 
+    Args:
+        body: The bytes of a ciphertext, key or context.
+        size: The fixed size, at least 4 bytes more than `body` has.
+
     Returns:
         uint8 [size].
 
@@ -291,7 +300,7 @@ def cell_body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
     """Undo `padded_cells`.
 
     Args:
-        cell: The padded bytes, uint8 [size].
+        cell: The padded bytes, uint8 [size], as they arrived.
         what: What the bytes are, for the message.
 
     Returns:
@@ -302,6 +311,7 @@ def cell_body(cell: np.ndarray, sizes: tuple[int, ...], what: str) -> bytes:
     """
     raw = cell.tobytes()
     length = int.from_bytes(raw[:_LENGTH_BYTES], "little")
+    # Padding must be zeros, so a message has one valid form only and no room for other data.
     if (
         len(raw) not in sizes
         or length > len(raw) - _LENGTH_BYTES

@@ -86,7 +86,7 @@ def compare_shared(session: TwoParty | Simulated, numbers: Numbers, bits: int) -
 
     Args:
         session: A session, or a simulated one.
-        numbers: This party's numbers, unsigned [n].
+        numbers: This party's numbers, unsigned [n], below 2^bits.
         bits: Bits of the numbers, the same at both parties.
 
     Returns:
@@ -100,6 +100,7 @@ def compare_shared(session: TwoParty | Simulated, numbers: Numbers, bits: int) -
         cost = bytes_of_comparison(len(numbers), bits)
         x, y = yield from session.both(numbers.astype(np.uint32), cost)
         outcomes: Bytes = _leaf(x, y).astype(np.uint8)
+        # A simulated shared result: the first party has the value, the second has 0.
         return outcomes * np.uint8(session.first)
     side = _first if session.first else _second
     shares = [np.zeros(0, dtype=np.uint8)]
@@ -120,6 +121,7 @@ def open_outcomes(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray
     """
     remote = yield from session.swap("outcomes", _packed(shares))
     both = shares ^ _unpacked(remote, len(shares))
+    # Neither less nor equal: greater.
     return np.where(both & LESS, -1, np.where(both & EQUAL, 0, 1)).astype(np.int8)
 
 
@@ -133,6 +135,7 @@ def open_less(session: TwoParty | Simulated, shares: Bytes) -> Party[NDArray[np.
     Returns:
         bool [n].
     """
+    # The shares of equality stay with each party.
     local = shares & LESS
     remote = yield from session.swap("less", np.packbits(local, bitorder="little"))
     return (local ^ np.unpackbits(remote, count=len(shares), bitorder="little")).astype(np.bool_)
@@ -148,12 +151,14 @@ def _first(session: TwoParty, x: Numbers, bits: int) -> Party[list[Bytes]]:
         digits = _digits(x[block], bits)
         # The masks are this party's shares: whichever message is taken, the other party has the other share.
         masks = [_draw_masks(digit.shape) for digit, _ in digits]
+        # For every digit that the second party may have: (less, equal), hidden by the same two random bits.
         words = [_LEAVES[w][digit] ^ _SPREAD[w][mask] for (digit, w), mask in zip(digits, masks, strict=True)]
         yield from offer(session, *((word.ravel(), w) for word, (_, w) in zip(words, digits, strict=True)))
         shares.append(np.concatenate(masks, axis=1))
     # One pass is one level of the tree; every pass halves the nodes of a comparison.
     while shares[0].shape[1] > 1:
         for number, nodes in enumerate(shares):
+            # The word of a pair has the joined outcome for all 8 values of the second party's three shares.
             low, high, left = _pairs(nodes)
             local = _draw_masks(low.shape)
             yield from offer(session, ((_JOINS[high | low << 2] ^ _SPREAD[3][local]).ravel(), 3))
@@ -190,6 +195,7 @@ def _second(session: TwoParty, y: Numbers, bits: int) -> Party[list[Bytes]]:
 def _ask_to_join(session: TwoParty, nodes: Bytes) -> Party[list[Asked]]:
     """Ask for the joined nodes, by this party's shares of equal_high, less_low and equal_low."""
     low, high, _ = _pairs(nodes)
+    # Bit 0 is equal_high, bits 1 and 2 are less_low and equal_low, as `_join` reads them.
     return (yield from ask(session, ((high >> _ONE | low << _ONE).ravel(), 3)))
 
 
@@ -283,7 +289,8 @@ def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
     """Count the bytes of `compare_shared`.
 
     Args:
-        bits: Bits of the numbers.
+        count: Number of comparisons.
+        bits: Bits of the numbers, 1 to 32.
 
     Returns:
         Bytes from the first party and bytes from the second party, tags included.
@@ -296,6 +303,7 @@ def bytes_of_comparison(count: int, bits: int) -> tuple[int, int]:
         first, second = first + bytes_of_offer(*leaves), second + bytes_of_ask(*leaves)
         nodes = full + (rest > 0)
         while nodes > 1:
+            # An odd node goes to the next level without a transfer.
             joined = (n * (nodes // 2), 3)
             first, second = first + bytes_of_offer(joined), second + bytes_of_ask(joined)
             nodes -= nodes // 2

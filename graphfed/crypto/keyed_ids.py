@@ -80,13 +80,14 @@ def keyed_names(key: bytes, purpose: str, items: Iterable[bytes]) -> np.ndarray:
     of different purposes are unrelated.
 
     Args:
-        key: The key, 32 bytes.
+        key: The key, 32 bytes (`clients_key` or `simulated_key`).
         purpose: What the names are for, at most 16 bytes.
-        items: n items.
+        items: n items, each as bytes in a form that all clients share.
 
     Returns:
         The names, int64 [n].
     """
+    # The key is absorbed once; a copy of this state begins every name. `person` separates the purposes.
     start = hashlib.blake2b(key=key, digest_size=8, person=purpose.encode())
     names = bytearray()
     for item in items:

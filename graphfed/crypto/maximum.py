@@ -74,6 +74,7 @@ def encode(x: Tensor) -> Tensor:
     """
     none = x.isneginf()
     known = x.masked_fill(none, 0)
+    # One step below 2^14, so that no known number rounds to the word of a missing one.
     if not bool((known.abs() < LARGEST - 2.0**-FRACTION_BITS).all()):
         raise InputError(
             f"a value of size {float(known.abs().max()):g} cannot be compared: it must be finite and below "
@@ -87,7 +88,8 @@ def decode(words: Tensor, dtype: torch.dtype) -> Tensor:
     """Decode fixed-point words.
 
     Args:
-        words: int32 of any shape [...].
+        words: int32 of any shape [...], as `encode` gives them.
+        dtype: The floating-point dtype of the result.
 
     Returns:
         Floats [...]; missing numbers are -inf.
@@ -142,6 +144,7 @@ def make_plan(group: NDArray[np.int64]) -> Plan:
     Returns:
         The plan, which is public.
     """
+    # The entries that are left, sorted by node.
     entries = np.argsort(group, kind="stable")
     groups, next_entry = group[entries], len(group)
     levels: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
@@ -154,6 +157,7 @@ def make_plan(group: NDArray[np.int64]) -> Plan:
             return Plan(len(group), tuple(levels), entries)
         levels.append((entries[left], entries[left + 1]))
         entries = entries.copy()
+        # A winner takes the place of its left entry; the right entry leaves the tournament.
         entries[left] = np.arange(next_entry, next_entry + len(left))
         next_entry += len(left)
         entries, groups = np.delete(entries, left + 1), np.delete(groups, left + 1)
@@ -163,8 +167,8 @@ def open_session(*, first: bool, simulated: bool) -> Party[TwoParty | Simulated]
     """Set up a session of the server (the first party) and the helper.
 
     Args:
-        first: Whether this is the server.
-        simulated: Simulate the session.
+        first: Whether this is the server, the first party.
+        simulated: Whether both parties show each other their inputs instead.
 
     Returns:
         The session, which is ready for use.
@@ -181,7 +185,7 @@ def maxima(session: TwoParty | Simulated, plan: Plan, shares: Shares) -> Party[t
 
     Args:
         session: A session, or a simulated one.
-        plan: The tournament.
+        plan: The tournament, the same at both parties.
         shares: This party's additive shares of the numbers, uint32 [M, H].
 
     Returns:
@@ -197,6 +201,7 @@ def maxima(session: TwoParty | Simulated, plan: Plan, shares: Shares) -> Party[t
     )
     next_entry, chosen = plan.rows, []
     for left, right in plan.levels:
+        # Shares of l - r, of [l >= r], and of [l >= r] (l - r); the maximum is r + [l >= r] (l - r).
         difference = (entries[left] - entries[right]).ravel()
         wins = yield from nonnegative(session, difference)
         larger = yield from select(session, wins, difference)
@@ -208,6 +213,7 @@ def maxima(session: TwoParty | Simulated, plan: Plan, shares: Shares) -> Party[t
         local, remote = yield from session.both(found, (0, TAG_BYTES + found.nbytes))
         found = local + remote
     elif session.first:
+        # The helper sends its shares to the server, which alone learns the maxima.
         message = yield from session.receive("maxima", found.nbytes)
         found = found + np.frombuffer(message.tobytes(), dtype=np.uint32).reshape(found.shape)
     else:
@@ -222,7 +228,7 @@ def send_gradients(
 
     Args:
         session: A session, or a simulated one.
-        plan: The tournament.
+        plan: The tournament that `maxima` ran.
         chosen: The shared winners that `maxima` returned.
         gradient: The gradient of the maxima at the first party, zeros at the second party, uint64 [U, H].
 
@@ -236,6 +242,7 @@ def send_gradients(
     total = plan.rows + sum(len(left) for left, _ in plan.levels)
     gradients = np.zeros((total, width), dtype=np.uint64)
     gradients[plan.roots] = gradient
+    # From the last level to the first: a winner's gradient goes to the entry that it came from.
     next_entry, is_highest = total, True
     for (left, right), wins in zip(plan.levels[::-1], chosen[::-1], strict=True):
         next_entry -= len(left)
@@ -244,6 +251,7 @@ def send_gradients(
         # Only the server has the gradient that enters the highest level.
         to_left = yield from select(session, wins, flat, of_first=is_highest)
         gradients[left] = to_left.reshape(-1, width)
+        # [l < r] g = g - [l >= r] g, without a second product.
         gradients[right] = of_winners - gradients[left]
         is_highest = False
     return gradients[: plan.rows]

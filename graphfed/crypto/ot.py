@@ -85,10 +85,13 @@ def _base_receive(session: Session, choices: Bytes) -> Party[list[bytes]]:
     keys, points = [], []
     for bit in choices:
         private = pairwise.new_key()
+        # The point of the choice has a private key, the other one is sampled without. Their order shows the
+        # choice to nobody, because both are uniform.
         pair = [pairwise.encode_point(private.public_key()), pairwise.sample_point()]
         points += pair[::-1] if bit else pair
         keys.append(private)
     yield from session.send("points", *points)
+    # The points are sent before A arrives, so they cannot depend on it.
     sender_point = (yield from session.receive("point", _POINT)).tobytes()
     sender_key = _point(session, sender_point)
     return [
@@ -108,6 +111,7 @@ def _base_send(session: Session) -> Party[list[tuple[bytes, bytes]]]:
     keys = []
     for j in range(COLUMNS):
         point_0, point_1 = (arrived[(2 * j + b) * _POINT :][:_POINT] for b in (0, 1))
+        # With equal points the receiver would have both keys.
         if point_0 == point_1:
             raise session.failed(f"the other party sent the same point twice in base transfer {j}")
         key_of_0, key_of_1 = (
@@ -160,6 +164,7 @@ class OTSender:
         bits = np.unpackbits(np.frombuffer(os.urandom(COLUMNS // 8), dtype=np.uint8), bitorder="little")
         seeds = yield from _base_receive(self._session, bits)
         self._streams = [_stream(seed) for seed in seeds]
+        # q_j = G(k_j) + s_j u_j: the mask adds the received column where s_j is 1.
         self._mask = (0 - bits)[:, None]  # 255 where the secret's bit is 1
         self._secret = np.packbits(bits, bitorder="little").view(np.uint64)
 
@@ -168,6 +173,7 @@ class OTSender:
 
         Args:
             columns: The columns that the receiver's `choose` gave, [128, padded(count) / 8] bytes.
+            count: Number of transfers of the batch.
 
         Returns:
             The keys of choice 0 and the keys of choice 1, uint64 [count, 2] each.
@@ -176,6 +182,7 @@ class OTSender:
         q = _expand(self._streams, total // 8)
         q ^= columns.reshape(COLUMNS, total // 8) & self._mask
         rows = _transpose(q)
+        # Padding counts too: both parties number the transfers alike.
         start, self._count = self._count, self._count + total
         return _hash_rows(rows, start)[:count], _hash_rows(rows ^ self._secret, start)[:count]
 
@@ -209,6 +216,7 @@ class OTReceiver:
         total = padded(len(bits))
         t = _expand(self._streams[0], total // 8)
         columns = _expand(self._streams[1], total // 8)
+        # u_j = t_j + G(k_j^1) + r with t_j = G(k_j^0)
         columns ^= t
         columns ^= np.packbits(bits, bitorder="little")
         start, self._count = self._count, self._count + total
@@ -227,6 +235,7 @@ def _expand(streams: "list[CipherContext]", size: int) -> Bytes:
     zeros = bytes(size)
     if not streams:
         raise ProtocolError("the session has no base transfers yet; run set_up first")
+    # The streams are read forward only, so no byte of them is used twice.
     return (
         np.frombuffer(b"".join([s.update(zeros) for s in streams]), dtype=np.uint8).reshape(-1, size).copy()
     )
@@ -244,6 +253,7 @@ def _transpose(columns: Bytes) -> Words:
         Rows of 128 bits, uint64 [n, 2].
     """
     size = columns.shape[1]
+    # The byte b of 8 columns is one 8 x 8 block: [n / 8, 16] words.
     blocks = columns.reshape(16, 8, size).transpose(2, 0, 1).copy().view(np.uint64)[..., 0]
     for shift, mask in _SWAPS:
         swapped = ((blocks >> shift) ^ blocks) & mask
@@ -263,6 +273,7 @@ _SWAPS = tuple(
 
 def _hash_rows(rows: Words, start: int) -> Words:
     """Compute H(i, x) of rows [n, 2], with i counted from `start`."""
+    # p(p(x) + i) + p(x)
     inner = _permute(rows)
     tweaked = inner.copy()
     tweaked[:, 0] ^= np.arange(start, start + len(rows), dtype=np.uint64)
@@ -311,12 +322,14 @@ def ask(session: "TwoParty", *choices: tuple[Bytes, int]) -> Party[list[Asked]]:
     Returns:
         What `take` needs, one for each pair.
     """
+    # A choice of w bits makes w transfers, lowest bit first.
     bits = [((chosen[:, None] >> np.arange(w, dtype=np.uint8)) & 1).ravel() for chosen, w in choices]
     columns, keys = session.receiver.choose(np.concatenate(bits))
     yield from session.send("columns", columns)
     asked, start = [], 0
     for chosen, w in choices:
         pads = _parts(keys[start : start + w * len(chosen)], w)
+        # The exclusive or of the w pads; only message `chosen` has all its pads in it.
         asked.append(Asked(chosen, np.bitwise_xor.reduce(pads, axis=1)))
         start += w * len(chosen)
     return asked
@@ -341,6 +354,7 @@ def offer(session: "TwoParty", *messages: tuple[NDArray[np.unsignedinteger], int
         # The pad of key 1 where the message's number has bit j, else the pad of key 0.
         keys = slice(start, start + w * len(words))
         pads_0, pads = _parts(zero[keys], w), _parts(one[keys], w)
+        # pads_0 + mask (pads_0 + pads_1): a selection without branches.
         pads ^= pads_0
         pads &= np.array(_MASKS[w], dtype=pads.dtype)
         pads ^= pads_0
@@ -353,8 +367,8 @@ def take(session: "TwoParty", asked: list[Asked]) -> Party[list[Bytes]]:
     """Receive the chosen messages.
 
     Args:
-        session: The session of `ask`.
-        asked: What `ask` returned.
+        session: The session that `ask` used.
+        asked: What `ask` returned, batch by batch in order.
 
     Returns:
         The messages, two bits each, uint8 [n] for each pair.
@@ -373,7 +387,7 @@ def offer_words(session: "TwoParty", words: NDArray[np.uint32]) -> Party[None]:
 
     Args:
         session: A session that has been set up.
-        words: uint32 [2^w].
+        words: The messages, uint32 [2^w]; message m is words[m].
 
     Returns:
         A protocol without a result.
@@ -381,6 +395,7 @@ def offer_words(session: "TwoParty", words: NDArray[np.uint32]) -> Party[None]:
     w = len(words).bit_length() - 1
     columns = yield from session.receive("columns", padded(w) * COLUMNS // 8)
     zero, one = session.sender.keys(columns, w)
+    # Each message gets the pad of every bit of its number.
     hidden = words.copy()
     numbers = np.arange(len(words))
     for j in range(w):
@@ -395,7 +410,7 @@ def choose_word(session: "TwoParty", choice: int, w: int) -> Party[NDArray[np.ui
     Args:
         session: A session that has been set up.
         choice: Number of the word, of w bits.
-        w: Bits of the choice.
+        w: Bits of the choice; the sender has 2^w words.
 
     Returns:
         The word, uint32 [1].
@@ -447,7 +462,7 @@ def bytes_of_choose_word(w: int) -> int:
     """Count the bytes of the receiver's message for one transfer of 32-bit words.
 
     Args:
-        w: Bits of the choice.
+        w: Bits of the choice; a transfer for each.
 
     Returns:
         Bytes, with the tag.
@@ -459,7 +474,7 @@ def bytes_of_offer_words(w: int) -> int:
     """Count the bytes of the sender's message for one transfer of 32-bit words.
 
     Args:
-        w: Bits of the choice.
+        w: Bits of the choice; 2^w words are sent.
 
     Returns:
         Bytes, with the tag.
@@ -495,6 +510,7 @@ class TwoParty(Session):
             This session, which is ready for use.
         """
         yield from self.greet()
+        # Both parties run the two directions in the same order, or each would wait for the other.
         if self.first:
             yield from self.sender.set_up()
             if self.both_ways:

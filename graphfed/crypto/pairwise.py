@@ -45,7 +45,9 @@ except ImportError:
 TAG_BYTES = 16
 #: Number of words that are masked at a time. A block and its key stream fit in the processor's cache.
 _BLOCK = 1 << 16
+# A key seals one message, so a nonce can repeat under no key.
 _NONCE = bytes(12)
+# Public, and a hash of a text, so that nobody can have chosen it for a weakness.
 _FIXED_KEY = hashlib.sha256(b"graphfed fixed-key hash").digest()[:16]
 _CURVE = ec.SECP256R1()
 _PERMUTATION = Cipher(algorithms.AES(_FIXED_KEY), modes.ECB())
@@ -76,7 +78,7 @@ class KeyPair:
         Args:
             public: The other client's public key, 32 bytes.
             purpose: What the secret is for; another purpose gives an independent secret.
-            length: Number of bytes.
+            length: Number of bytes of the secret, at most 8160 (RFC 5869).
 
         Returns:
             The secret, `length` bytes.
@@ -92,6 +94,7 @@ class KeyPair:
                 "a client's public key is a point of low order, with which the shared secret is "
                 "public; refused"
             ) from None
+        # No salt: the purpose alone separates keys, and X25519 secrets have enough entropy for HKDF-Extract.
         return HKDF(hashes.SHA256(), length, salt=None, info=purpose).derive(shared)
 
 
@@ -100,6 +103,7 @@ def seal(key: bytes, message: bytes, about: bytes) -> bytes:
 
     Args:
         key: 32 bytes. The key must seal this message only, because the nonce is fixed.
+        message: The plaintext, of any length; the sealed message shows the length.
         about: Data that is authenticated with the message and not sent, such as sender and receiver.
 
     Returns:
@@ -113,7 +117,7 @@ def open_sealed(key: bytes, sealed: bytes, about: bytes) -> bytes:
 
     Args:
         key: The key that sealed the message.
-        sealed: The output of `seal`.
+        sealed: The output of `seal`, with the tag at its end.
         about: The data that `seal` was given.
 
     Returns:
@@ -143,6 +147,7 @@ def add_masks(total: np.ndarray, plus: Sequence[bytes], minus: Sequence[bytes]) 
     streams = [(open_stream(key), np.add) for key in plus] + [
         (open_stream(key), np.subtract) for key in minus
     ]
+    # The key stream is AES-CTR applied to zeros; a stream continues from block to block.
     size = min(_BLOCK, len(total))
     zeros = memoryview(bytes(8 * size))
     # The library requires room for one more cipher block than it fills.
@@ -176,6 +181,7 @@ def sample_point() -> bytes:
         The point in 65 bytes, as `encode_point` gives it.
     """
     while True:
+        # 32 bytes for x, and the lowest bit of another for the sign of y. Half of all x belong to a point.
         drawn = os.urandom(33)
         compressed = bytes([2 + (drawn[0] & 1)]) + drawn[1:]
         try:
@@ -242,7 +248,7 @@ def permute_blocks(blocks: memoryview) -> bytes:
     """Apply AES under a fixed, public key to each block.
 
     Args:
-        blocks: A multiple of 16 bytes.
+        blocks: A multiple of 16 bytes, block after block.
 
     Returns:
         As many bytes.

@@ -66,11 +66,13 @@ def nonnegative(session: AnySession, shares: NDArray[np.uint32]) -> Party[Bytes]
     """
     if isinstance(session, Simulated):
         both = yield from session.both(shares, bytes_of_nonnegative(len(shares)))
+        # The sum wraps modulo 2^32, and its highest bit is the sign.
         sign: Bytes = ((both[0] + both[1]) >> _SIGN).astype(np.uint8)
         return (sign ^ np.uint8(1)) & np.uint8(session.first)
     # The carry out of the lower bits: d_1 + d_2 overflows 31 bits where d_2 exceeds what d_1 leaves free.
     low = shares & _LOW
     carry = yield from compare_shared(session, _LOW - low if session.first else low, 31)
+    # Each party adds the sign of its own share; the first party alone negates the result.
     sign = (shares >> _SIGN).astype(np.uint8) ^ (carry & LESS)
     return sign ^ np.uint8(session.first)
 
@@ -92,10 +94,12 @@ def select(session: AnySession, bits: Bytes, shares: Ring, *, of_first: bool = F
     if isinstance(session, Simulated):
         cost = bytes_of_select(len(bits), shares.itemsize, of_first=of_first)
         one, other = yield from session.both(np.stack([bits.astype(shares.dtype), shares]), cost)
+        # A simulated shared result: the first party has the value, the second has 0.
         product: Ring = (one[0] ^ other[0]) * (one[1] + other[1])
         return product if session.first else 0 * product
     results = [shares[:0]]
     for start in range(0, len(bits), BLOCK * BLOCKS):
+        # A wave limits what is sent before the first answer, and so what both ends have to buffer.
         wave = slice(start, start + BLOCK * BLOCKS)
         results.append((yield from _select(session, bits[wave], shares[wave], of_first)))
     return np.concatenate(results)
@@ -107,6 +111,8 @@ def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Par
     # Of b d this party computes b_i d_i alone. The two transfers below add the products of one party's bit
     # with the other party's number.
     result = bits * shares
+    # The party whose bit selects the other's number receives. If the second party has no number, the first
+    # party has nothing to receive.
     receives, sends = not (of_first and session.first), not of_first or session.first
     keys: list[Words] = []
     if receives:
@@ -119,6 +125,8 @@ def _select(session: TwoParty, bits: Bytes, shares: Ring, of_first: bool) -> Par
         for block in blocks:
             count = len(bits[block])
             columns = yield from session.receive("choices", padded(count) * COLUMNS // 8)
+            # Key 0 is the sender's mask. With choice 0 the receiver has it too, and the shares cancel; with
+            # choice 1 it gets zero + (1 - 2 b_i) d_i from the correction.
             zero, one = (k[:, 0].astype(shares.dtype) for k in session.sender.keys(columns, count))
             yield from session.send("corrections", zero + signed[block] - one)
             result[block] -= zero
@@ -141,6 +149,7 @@ def bytes_of_subtract(count: int, itemsize: int) -> tuple[int, int]:
     """Count the bytes of `subtract`.
 
     Args:
+        count: Number of differences.
         itemsize: Bytes of a number, 4 or 8.
 
     Returns:
@@ -162,8 +171,9 @@ def bytes_of_select(count: int, itemsize: int, *, of_first: bool = False) -> tup
     """Count the bytes of `select`.
 
     Args:
+        count: Number of products.
         itemsize: Bytes of a number, 4 or 8.
-        of_first: As for `select`.
+        of_first: Whether transfers go in one direction only, as in `select`.
 
     Returns:
         Bytes from the first party and bytes from the second party.

@@ -68,6 +68,7 @@ class Session:
 
     def __init__(self, *, first: bool) -> None:
         self.first = first
+        # The nonces are sent before there is an id, so their tags have none.
         self.id = b""
         self.sent = self.received = 0
         self.broken = ""
@@ -85,11 +86,13 @@ class Session:
         local_nonce = os.urandom(NONCE_BYTES)
         yield from self.send("nonce", local_nonce)
         remote_nonce = (yield from self.receive("nonce", NONCE_BYTES)).tobytes()
+        # A connection that returns messages would let a party run the protocol with itself.
         if local_nonce == remote_nonce:
             raise self.failed(
                 "the other party sent this party's own nonce back: the connection returns messages "
                 "to their sender"
             )
+        # Both nonces enter, so neither party alone can make a session's id repeat.
         nonces = local_nonce + remote_nonce if self.first else remote_nonce + local_nonce
         self.id = hashlib.sha256(_LABEL + nonces).digest()
 
@@ -117,6 +120,7 @@ class Session:
         """Receive the message of one step.
 
         Args:
+            step: Name of the step, the same at both parties.
             size: Bytes of the message without its tag.
 
         Returns:
@@ -143,9 +147,14 @@ class Session:
     def swap(self, step: str, local: NDArray[Item]) -> Party[NDArray[Item]]:
         """Send an array and receive the other party's array.
 
+        Args:
+            step: Name of the step, the same at both parties.
+            local: This party's array; the other party's must have the same type and shape.
+
         Returns:
             The other party's array, of the same type and shape.
         """
+        # Both parties send first, so neither waits for the other.
         yield from self.send(step, local)
         remote = yield from self.receive(step, local.nbytes)
         return np.frombuffer(remote.tobytes(), dtype=local.dtype).reshape(local.shape)
@@ -154,7 +163,7 @@ class Session:
         """End the session and build the error to raise.
 
         Args:
-            why: What went wrong.
+            why: What went wrong, for this error and for later ones.
 
         Returns:
             The error. From now on the session refuses everything.
@@ -192,6 +201,7 @@ class Simulated:
         """Exchange the inputs of both parties.
 
         Args:
+            local: This party's inputs, of the same type and shape at both parties.
             cost: Bytes that the real protocol sends from the first party and from the second party.
 
         Returns:
@@ -208,6 +218,7 @@ class Simulated:
             )
         remote = np.frombuffer(message, dtype=local.dtype).reshape(local.shape)
         sent, received = cost if self.first else cost[::-1]
+        # What the simulation itself sent is taken off, so the sums are those of the real protocol.
         yield Declared(sent - local.nbytes, received - len(message))
         return (local, remote) if self.first else (remote, local)
 
@@ -259,6 +270,7 @@ class _RunningParty(Generic[Result]):
         except StopIteration as stop:
             self.ended = Ended(stop.value, self.sent, self.received)
             return None
+        # None asks for a message; bytes are a message; a declaration is neither.
         self.waits = yielded is None
         if isinstance(yielded, Declared):
             self.sent, self.received = self.sent + yielded.sent, self.received + yielded.received
@@ -277,6 +289,7 @@ def run_one(
     """Run one party to its end over a connection.
 
     Args:
+        party: The generator of this party's side.
         send: Sends one message to the other party.
         receive: Waits for the next message of the other party.
 
@@ -294,6 +307,10 @@ def run_one(
 def run_both(first: Party[Result], second: Party[Other]) -> tuple[Ended[Result], Ended[Other]]:
     """Run both parties in this process.
 
+    Args:
+        first: The generator of the first party.
+        second: The generator of the second party.
+
     Returns:
         The results of the first party and of the second party.
 
@@ -303,6 +320,7 @@ def run_both(first: Party[Result], second: Party[Other]) -> tuple[Ended[Result],
     one, other = _RunningParty(first), _RunningParty(second)
     pairs: list[tuple[_RunningParty[Any], _RunningParty[Any]]] = [(one, other), (other, one)]
     while one.ended is None or other.ended is None:
+        # Each party runs as far as it can; if neither moves, both wait.
         moved = False
         for course, to in pairs:
             while course.ended is None and (course.arrived or not course.waits):
@@ -337,6 +355,7 @@ def run_all(
     """
     courses = {peer: _RunningParty(party) for peer, party in parties.items()}
     while running := {peer: course for peer, course in courses.items() if course.ended is None}:
+        # First every party sends whatever it can, then each takes one message.
         for peer, course in running.items():
             while course.ended is None and not course.waits:
                 if (out := course.resume(None)) is not None:
@@ -355,7 +374,7 @@ def bundled(parties: Sequence[Party[Result]]) -> Party[list[Ended[Result]]]:
     lengths (uint32), and the messages themselves.
 
     Args:
-        parties: n parties.
+        parties: n parties, in the order in which the remote process bundles theirs.
 
     Returns:
         The results, in the order of the parties.
@@ -370,6 +389,7 @@ def bundled(parties: Sequence[Party[Result]]) -> Party[list[Ended[Result]]]:
         ended = [course.ended for course in courses if course.ended is not None]
         if len(ended) == len(courses) and not any(outgoing):
             return ended
+        # A bundle is sent even if it has no messages, so that both processes take the same number of steps.
         yield _bundle(outgoing)
         incoming = _unbundle((yield None), len(courses))
         if not any(outgoing) and not any(incoming):
@@ -405,6 +425,8 @@ def _unbundle(bundle: bytes, parties: int) -> list[list[bytes]]:
     error = ProtocolError(f"a bundle of {len(bundle)} bytes is incomplete, or is not for {parties} parties")
     if len(bundle) < 4 * parties:
         raise error
+    # The bundle comes from another process: every count is checked before it is used. int64, because sums of
+    # uint32 may overflow.
     counts = np.frombuffer(bundle, dtype="<u4", count=parties).astype(np.int64)
     start = 4 * (parties + int(counts.sum()))
     if start > len(bundle):

@@ -39,9 +39,9 @@ def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     """Split a secret into shares.
 
     Args:
-        secret: A multiple of 16 bytes.
+        secret: A positive multiple of 16 bytes: elements of the field, one after another.
         threshold: t, the number of shares that open the secret.
-        parties: n, the number of shares.
+        parties: n, the number of shares, less than 2^16.
 
     Returns:
         The shares of parties 1 to n, each as long as the secret.
@@ -56,6 +56,7 @@ def split(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     if not 1 <= threshold <= parties <= MAX_PARTIES:
         raise ValueError(f"threshold {threshold} of {parties}: expected 1 <= threshold <= parties < 2^16")
     lanes = len(secret) // ELEMENT_BYTES
+    # Highest power first; the constant term is the secret.
     coefficients = [_lanes(os.urandom(len(secret))) for _ in range(threshold - 1)] + [_lanes(secret)]
     shares = []
     for index in range(1, parties + 1):
@@ -73,7 +74,7 @@ def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
 
     Args:
         shares: Exactly `threshold` pairs (index, share), with the indices that `split` gave, from 1.
-        threshold: t.
+        threshold: t, the number of shares that `split` was given.
 
     Returns:
         The secret, as long as a share.
@@ -82,6 +83,7 @@ def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
         ProtocolError: The number of shares is not `threshold`, an index is repeated or out of range, or the
             shares are empty or of different lengths.
     """
+    # Everything is checked: a share that came with a wrong index would open another secret unnoticed.
     indices = [index for index, _ in shares]
     if len(shares) != threshold:
         raise ProtocolError(f"{len(shares)} shares were given, and exactly {threshold} open the secret")
@@ -94,6 +96,7 @@ def combine(shares: Sequence[tuple[int, bytes]], threshold: int) -> bytes:
         raise ProtocolError(
             f"shares must have one length, a multiple of {ELEMENT_BYTES} bytes; got {sizes[:8]}"
         )
+    # f(0) = sum_j factor_j f(x_j). Addition in GF(2^128) is the exclusive or.
     lanes = sizes[0] // ELEMENT_BYTES
     secret = 0
     for factor, (_, share) in zip(_lagrange(tuple(indices)), shares, strict=True):
@@ -107,6 +110,7 @@ def _lagrange(indices: tuple[int, ...]) -> tuple[int, ...]:
     factors = []
     for index in indices:
         numerator = denominator = 1
+        # In characteristic 2, x_m - x_j and x_j + x_m are both x_j ^ x_m.
         for other in indices:
             if other != index:
                 numerator, denominator = (
@@ -129,6 +133,7 @@ def _masks(lanes: int) -> tuple[int, int]:
 
 def _times_small(elements: int, factor: int, lanes: int) -> int:
     """Multiply the element of every lane by a factor of at most 17 bits."""
+    # Carry-less product of all lanes at once: a shift cannot reach the next lane, which is 32 bits away.
     product = 0
     while factor:
         if factor & 1:
@@ -144,6 +149,7 @@ def _times_small(elements: int, factor: int, lanes: int) -> int:
 def _times(elements: int, factor: int, lanes: int) -> int:
     """Multiply the element of every lane by the same factor of 128 bits."""
     product = 0
+    # Horner's rule on the factor's digits of 16 bits, which `_times_small` can multiply by.
     for shift in range(112, -1, -16):
         high = _times_small(product, 1 << 16, lanes)
         product = high ^ _times_small(elements, (factor >> shift) & 0xFFFF, lanes)

@@ -32,7 +32,7 @@ def encode(x: Tensor, terms: int) -> Tensor:
     """Encode floats as ring elements, such that sums of `terms` of them are exact.
 
     Args:
-        x: Floats of any shape [...].
+        x: Floats of any shape [...]; they are rounded to multiples of 2^-24.
         terms: Largest number of values in a sum.
 
     Returns:
@@ -43,12 +43,14 @@ def encode(x: Tensor, terms: int) -> Tensor:
             could overflow.
     """
     limit = LARGEST_SUM / terms
+    # Written so that NaN, which compares as false, is refused too.
     if not bool((x.abs() < limit).all()):
         worst = float(x.abs().max())
         raise InputError(
             f"a value of size {worst:g} cannot be shared among {terms}: it must be finite and below "
             f"{limit:g}; training has diverged, use a smaller learning rate"
         )
+    # float64 before scaling: the product with 2^24 is exact, so the number is rounded once.
     return (x.double() * 2.0**FRACTION_BITS).round().long()
 
 
@@ -56,7 +58,8 @@ def decode(ring: Tensor, dtype: torch.dtype) -> Tensor:
     """Decode ring elements.
 
     Args:
-        ring: int64 of any shape [...].
+        ring: int64 of any shape [...], in two's complement.
+        dtype: The dtype of the result. float32 keeps 24 significant bits.
 
     Returns:
         Floats [...].
@@ -68,13 +71,14 @@ def additive_shares(secret: Tensor, parties: int) -> Tensor:
     """Split every ring element into additive shares.
 
     Args:
-        secret: int64 of any shape [...].
-        parties: n, the number of shares.
+        secret: int64 of any shape [...], as `encode` gives it.
+        parties: n, the number of shares, at least 1.
 
     Returns:
         int64 [..., n]; the shares add up to the secret modulo 2^64.
     """
     drawn = _random_words((*secret.shape, parties - 1), secret.device)
+    # int64 arithmetic of torch wraps around, so this is the difference modulo 2^64.
     return torch.cat([drawn, (secret - drawn.sum(-1))[..., None]], -1)
 
 
@@ -82,7 +86,7 @@ def open_additive(shares: Tensor) -> Tensor:
     """Open additive shares.
 
     Args:
-        shares: All shares, int64 [..., n].
+        shares: All n shares of each element, int64 [..., n]. Fewer say nothing.
 
     Returns:
         The ring elements, int64 [...].
@@ -93,5 +97,6 @@ def open_additive(shares: Tensor) -> Tensor:
 def _random_words(shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Draw uniform 64-bit words from the operating system's entropy, as int64."""
     size = int(np.prod(shape))
+    # A bytearray, because torch needs memory that it may write to.
     words = np.frombuffer(bytearray(os.urandom(8 * size)), dtype=np.int64)
     return torch.from_numpy(words).view(shape).to(device)

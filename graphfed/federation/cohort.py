@@ -184,6 +184,7 @@ def with_partition_ids(cohort: Cohort, stable_ids: np.ndarray | None) -> Cohort:
     """
     if stable_ids is None:
         return cohort
+    # order[position of an id among the sorted ids] is the id's number in the partition.
     order = np.argsort(stable_ids)
 
     def numbers(ids: Tensor) -> Tensor:
@@ -243,6 +244,7 @@ def make_cohort(
     codes = client * width + ids
     place = np.arange(len(codes))
     if stable_ids is not None:
+        # Rows are sorted by the stable ids, which another process that reads the files sorts by too.
         ids = stable_ids[ids]
         order = np.lexsort((ids, client))
         client, ids, node, owned, owners = (part[order] for part in (client, ids, node, owned, owners))
@@ -261,7 +263,8 @@ def make_cohort(
     cross_client, remote_id = partition.cross_remote_client[outside], partition.cross_remote_id[outside]
     cross_id = remote_id if stable_ids is None else stable_ids[remote_id]
     if stable_ids is not None:
-        # The partition is sorted by its own ids, the cohort by the stable ones.
+        # The partition is sorted by its own ids, the cohort by the stable ones. Sums follow the order of
+        # edges, so it must not depend on the ids of the partition.
         u, v = np.minimum(u, v), np.maximum(u, v)
         order = np.lexsort((v, u))
         u, v = u[order], v[order]
@@ -275,6 +278,7 @@ def make_cohort(
 
     edge_weight = cross_weight = None
     if graph.edge_weight is not None:
+        # The same weight in both directions, in the order of `edge_index`.
         weight = graph.weights_between(node[u], node[v])
         edge_weight = tensor(np.concatenate([weight, weight])).to(torch.get_default_dtype())
         remote_node = partition.node_of(remote_id)
@@ -405,6 +409,7 @@ def save_cohort(cohort: Cohort, path: Path, names: Names | None = None) -> None:
     if names is not None:
         metadata = {_NAMES: json.dumps({"features": names.features, "classes": names.classes})}
         if names.nodes:
+            # Names of rows are too long for the metadata, so they are an array of bytes.
             arrays[_NODES] = np.frombuffer(json.dumps(names.nodes).encode(), dtype=np.uint8)
     write_tensors(path, arrays, metadata)
 

@@ -30,6 +30,7 @@ _POINTERS = {"client": "clients", "edge_index": "rows", "cross_row": "rows"}
 
 def check_arrays(arrays: Arrays, where: str) -> None:
     """Raise InputError unless arrays, with the required ones among them, are those of a whole cohort."""
+    # In this order: each check may use what those before it have established.
     for fault in (_columns, _order, _labels, _features, _links):
         found = fault(arrays)
         if found is not None:
@@ -68,6 +69,7 @@ def _labels(arrays: Arrays) -> str | None:
     y, classes = arrays["y"], int(arrays["num_classes"][0])
     if y.min(initial=-1) < -1 or y.max(initial=-1) >= classes:
         return f"a label is beyond its {classes} classes"
+    # A loss of label -1 would train on no class.
     if ((arrays["train"] | arrays["val"] | arrays["test"]) & (y < 0)).any():
         return "a node without a label is in a part of the split"
     if arrays["owners"].min(initial=1) < 1:

@@ -70,7 +70,7 @@ class Federation(ProcessView):
         Args:
             fn: Returns the decision as plain JSON values. Runs at the server.
             arguments: The arguments of `fn`, as in `Place.run`.
-            name: The name of the transfer.
+            name: The name of the transfer, as ledger and messages show it.
             values: The names of the decision's values and their types, which a client checks if the server is
                 in another process. An int is at least 0. None: anything.
             accept: This decision's own rule for what another process sends. It returns what is wrong, as a
@@ -82,7 +82,7 @@ class Federation(ProcessView):
         Raises:
             ReceivedError: If the server, in another process, sent another decision than `values` and `accept`
                 allow.
-            StageError: If `fn` returns anything but JSON.
+            StageError: If `fn` fails, or returns anything but JSON.
             PlaceError: If the decision is longer than `control.MAX_CONTROL` characters and one for each
                 client.
         """
@@ -96,13 +96,15 @@ class Federation(ProcessView):
 
         Args:
             x: At the clients, the content that each worker reports.
-            name: The name of the transfer.
+            name: The name of the transfer, as ledger and messages show it.
 
         Returns:
             At the server, a list in the order of the workers.
 
         Raises:
             StageError: If something is not JSON, or longer than `control.MAX_REPORT`.
+            PlaceError: If a client is absent.
+            WireError: If another process sent something that is not a report.
         """
         return control.report(self._delivery, self.clients, x, name)
 
@@ -116,11 +118,15 @@ class Federation(ProcessView):
 
         Args:
             ids: At the clients, the ids of each worker's rows.
-            name: The name of the transfer.
+            name: The name of the transfer, and of the route in messages.
             protection: How the ledger records the transfer.
 
         Returns:
             The route.
+
+        Raises:
+            PlaceError: If a client is absent, or the rows do not name the clients of their worker.
+            ReceivedError: If another process sent ids that do not fit its clients.
         """
         return routing.agree_on_route(self._delivery, ids, name, protection)
 
@@ -146,13 +152,14 @@ class Federation(ProcessView):
             route: The route with one row for each id.
             at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
             at_server: [U] int64, the same for every id.
-            name: What messages call the route.
+            name: What error messages call the expanded route.
 
         Returns:
             The expanded route.
 
         Raises:
-            PlaceError: If clients and server expect different numbers of rows.
+            PlaceError: If the numbers do not fit the route, or clients and server expect different numbers of
+                rows.
         """
         return routing.expand_route(self._delivery, route, at_clients, at_server, name)
 
@@ -162,10 +169,13 @@ class Federation(ProcessView):
         Args:
             route: The route with one row for each id.
             at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
-            name: What messages call the flow.
+            name: What error messages call the expanded route.
 
         Returns:
             The flow, towards the server.
+
+        Raises:
+            PlaceError: If the numbers do not fit the route.
         """
         return routing.expand_flow(self._delivery, route, at_clients, name)
 
@@ -180,7 +190,7 @@ class Federation(ProcessView):
 
         Args:
             wants: At the clients, the ids that each worker's clients want, and those that they hold.
-            name: The name of the transfer.
+            name: The name of the transfer, and of the route in messages.
             protection: How the ledger records the transfer.
 
         Returns:
@@ -188,6 +198,8 @@ class Federation(ProcessView):
 
         Raises:
             InputError: If an owner has no such row.
+            PlaceError: If a client is absent, or a worker's wants are out of range or of a client's own rows.
+            ReceivedError: If another process asks for its rows in the name of other clients.
         """
         return routing.agree_on_exchange_route(self._delivery, wants, name, protection)
 
@@ -199,14 +211,18 @@ class Federation(ProcessView):
         The clients send the ids to their owners again, 8 bytes each.
 
         Args:
-            route: The whole route.
+            route: The whole route, as `exchange_route` agreed on it.
             wanted: [M_h] bool at the clients, which of their wanted rows.
-            name: The name of the transfer.
+            name: The name of the transfer, and of the restricted route.
             protection: How the ledger records the transfer.
 
         Returns:
             The restricted route, on which each worker sends a row for every row that it is asked for; and at
             the clients [A_h] int64, which of the rows of the worker's cohort these are.
+
+        Raises:
+            PlaceError: If a client is absent.
+            ReceivedError: If another process asks for rows that are not on the route.
         """
         return routing.restrict_route(self._delivery, route, wanted, name, protection)
 
@@ -225,11 +241,14 @@ class Federation(ProcessView):
 
         Args:
             x: [M_h, ...] at each worker, a row for every id of the route.
-            route: The route.
+            route: The route that names the ids of the rows.
             options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [M, ...] at the server, in client order.
+
+        Raises:
+            PlaceError: If a client is absent, or `x` does not have the rows of the route.
         """
         return transfers.upload(self._delivery, x, route, options)
 
@@ -259,6 +278,9 @@ class Federation(ProcessView):
 
         Returns:
             [P, ...] at the server, in client order.
+
+        Raises:
+            PlaceError: If `x` is not one row for each client that takes part.
         """
         return transfers.collect(self._delivery, x, options)
 
@@ -269,15 +291,15 @@ class Federation(ProcessView):
             x: With a route, [M_h, ...] rows at each worker; rows of the same id are added. Without one, each
                 worker's total over its clients that take part, of the same shape at every worker; the ledger
                 counts a part for every client.
-            route: The ids of the rows.
+            route: The ids of the rows. None: the workers' totals are added.
             options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             At the server, [U, ...] in the order of the route's table, or the total.
 
         Raises:
-            PlaceError: For a wrapper without a route: a worker sends the total of its clients, which cannot
-                be wrapped client by client.
+            PlaceError: For rows that do not fit the route. For a wrapper without a route: a worker sends the
+                total of its clients, which cannot be wrapped client by client.
         """
         return transfers.add(self._delivery, x, route, options)
 
@@ -289,11 +311,14 @@ class Federation(ProcessView):
 
         Args:
             x: [M_h, H] at each worker, a row for every id of the route.
-            route: The route.
+            route: The route that names the ids of the rows.
             options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [U, H] at the server, in the order of the route's table.
+
+        Raises:
+            PlaceError: If a client is absent, or `x` does not have the rows of the route.
         """
         return transfers.maximum(self._delivery, x, route, options)
 
@@ -322,6 +347,7 @@ class Federation(ProcessView):
 
         Raises:
             InputError: If all have weight 0 and there is no `otherwise`.
+            PlaceError: If the weights are not K numbers of at least 0.
         """
         return transfers.average(self._delivery, x, weights, otherwise, options)
 
@@ -354,6 +380,9 @@ class Federation(ProcessView):
 
         Returns:
             At each worker [P_h, ...], or [M_h, ...] with a route.
+
+        Raises:
+            PlaceError: If `x` has another number of rows, or a client of the route is absent.
         """
         return transfers.scatter(self._delivery, x, route, options)
 
@@ -362,7 +391,7 @@ class Federation(ProcessView):
 
         Args:
             x: [U, ...] at the server, in the order of the route's table.
-            route: The route.
+            route: The route that names the ids of each worker's rows.
             options: How the transfer is protected and recorded (`Options`).
 
         Returns:
@@ -394,11 +423,14 @@ class Federation(ProcessView):
 
         Args:
             x: [N_h, ...] at each worker, the rows that it holds.
-            route: The route.
+            route: The route, which says which rows go to which client.
             options: How the transfer is protected and recorded (`Options`).
 
         Returns:
             [M_h, ...] at each worker, in the order of its clients' wants.
+
+        Raises:
+            PlaceError: If a client is absent.
         """
         return transfers.exchange(self._delivery, x, route, options)
 
@@ -420,11 +452,15 @@ class Federation(ProcessView):
         Args:
             at_server, at_clients: The two parties, as functions run there return them. The parties of other
                 workers are not used.
-            name: The name of the transfer.
+            name: The name of the transfer, as ledger and messages show it.
             protection: How the ledger records the transfer.
 
         Returns:
             The results at the server and at the clients (None at the workers of other clients).
+
+        Raises:
+            PlaceError: If a client is absent.
+            ProtocolError: If a message does not fit the protocol.
         """
         return two_party.run_with_first_client(self._delivery, at_server, at_clients, name, protection)
 
@@ -439,10 +475,14 @@ class Federation(ProcessView):
         Args:
             at_clients: {the other worker: the party} at each worker. Both workers have a party for each
                 other.
-            name: The name of the transfer.
+            name: The name of the transfer, as messages show it.
 
         Returns:
             {the other worker: the result of the party} at each worker.
+
+        Raises:
+            PlaceError: If a client is absent, or a worker has no party for another that has one for it.
+            ProtocolError: If a message does not fit the protocol.
         """
         return two_party.run_between_workers(self._delivery, at_clients, name)
 
@@ -455,6 +495,9 @@ class Federation(ProcessView):
 
         Returns:
             The block, as a context manager.
+
+        Raises:
+            PlaceError: If a tape is open already.
         """
         return backward.open_tape(self._delivery)
 
@@ -472,7 +515,10 @@ class Federation(ProcessView):
                 place of z and returns one at the place of x.
 
         Returns:
-            z.
+            z. While a tape is open its tensors become leaves, which collect its gradient.
+
+        Raises:
+            PlaceError: If a part of `x` or `z` is not a tensor.
         """
         return backward.custom_backward(self._delivery, x, z, back)
 
@@ -489,6 +535,7 @@ class Federation(ProcessView):
 
         Raises:
             PlaceError: Outside `tape`, or for the second time on one tape.
+            ReceivedError: For a gradient from another process that cannot be used.
         """
         backward.run_backward(self._delivery, loss)
 
@@ -499,9 +546,9 @@ class Federation(ProcessView):
         leaves are used in several passes.
 
         Args:
-            weights: A payload made by `functions.as_leaves`.
+            weights: A payload whose tensors `functions.as_leaves` made leaves.
 
         Returns:
-            The gradients, in the form of the weights.
+            The gradients, in the form of the weights; zeros for leaves that were not used.
         """
         return backward.collect_gradients(weights)

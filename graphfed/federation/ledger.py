@@ -27,26 +27,12 @@ Shape = list[int] | JsonObject
 
 
 def is_readable(protection: str) -> bool:
-    """Tell whether the receiver can read what is sent.
-
-    Args:
-        protection: The protection of a transfer, as the ledger records it.
-
-    Returns:
-        True if nothing is hidden from the receiver.
-    """
+    """Tell whether the receiver can read what is sent under a protection."""
     return protection in (PLAINTEXT, SIMULATED)
 
 
 def is_simulated(protection: str) -> bool:
-    """Tell whether the protocol that would hide what is sent was only simulated.
-
-    Args:
-        protection: The protection of a transfer, as the ledger records it.
-
-    Returns:
-        True for a simulated protocol.
-    """
+    """Tell whether the protocol that would hide what is sent was only simulated."""
     return protection == SIMULATED
 
 
@@ -69,24 +55,18 @@ class Flow:
 
     @staticmethod
     def up(units: np.ndarray, counted: np.ndarray) -> "Flow":
-        """Make the flow from clients to the server. Its `back` is the flow from the server.
-
-        Args:
-            units: [K], the units that each client sends.
-            counted: [K] bool, the clients whose traffic this process sees.
+        """Make the flow from clients to the server, of units [K]. `counted` [K] bool are the clients whose
+        traffic this process sees. Its `back` is the flow from the server.
         """
         units = units.astype(np.int64)
         return Flow(UP, counted, (units, np.zeros_like(units)))
 
     @staticmethod
     def peer(links: np.ndarray, here: np.ndarray) -> "Flow":
-        """Make a flow between clients.
+        """Make a flow between clients, of links [P, 3] int64 (sender, receiver, units). `here` [K] bool are
+        the clients in this process.
 
         It costs memory in proportion to its links, however many clients there are.
-
-        Args:
-            links: [P, 3] int64, (sender, receiver, units).
-            here: [K] bool, the clients in this process.
         """
         return Flow(PEER, here, None, links)
 
@@ -109,11 +89,7 @@ class Flow:
         return sent, received
 
     def add_to(self, sent: np.ndarray, received: np.ndarray, unit_bytes: int) -> None:
-        """Add the bytes of all units to totals of the clients, in place.
-
-        Args:
-            sent, received: [K] int64, the totals.
-        """
+        """Add the bytes of all units to the totals of the clients, [K] int64, in place."""
         if self.units is not None:
             sent += self.units[0] * unit_bytes
             received += self.units[1] * unit_bytes
@@ -138,6 +114,7 @@ class Flow:
         """
         if self.links is None:
             return int(self.counted.sum())
+        # By sender, so that a pair in two processes is counted in one of them.
         return len(self._visible_links(0))
 
     @cached_property
@@ -156,11 +133,7 @@ class Flow:
         return Flow(direction, self.counted, (self.received, self.sent))
 
     def of(self, clients: np.ndarray) -> "Flow":
-        """Select the part of the flow that some clients send (for "down": receive).
-
-        Args:
-            clients: [K] bool.
-        """
+        """Select the part of the flow that some clients [K] bool send (for "down": receive)."""
         if self.links is None:
             return Flow(
                 self.direction, self.counted & clients, (self.sent * clients, self.received * clients)
@@ -204,11 +177,7 @@ class Entry:
         self._flow, self._unit_bytes = record.flow, 0
 
     def add(self, record: LedgerRecord, round_number: int) -> None:
-        """Count one more transfer.
-
-        Args:
-            round_number: The round that it belongs to.
-        """
+        """Count one more transfer."""
         # While the flow is the same object, only the bytes per unit are added up (see the class).
         if record.flow is not self._flow:
             self._settle()
@@ -228,6 +197,7 @@ class Entry:
         transfers is kept.
         """
         self.transfers = max(self.transfers, other.transfers)
+        # The properties settle what is pending first.
         self._sent = self.sent + other.sent
         self._received = self.received + other.received
         self.messages += other.messages
@@ -253,11 +223,7 @@ class Entry:
         return self._received.copy()
 
     def to_json(self) -> JsonObject:
-        """Convert the entry to plain JSON values.
-
-        Returns:
-            The entry as it is in ledger.json.
-        """
+        """Convert the entry to plain JSON values, as it is in ledger.json."""
         return {
             "phase": self.phase,
             "name": self.name,
@@ -280,6 +246,7 @@ class Entry:
         """Restore an entry."""
         directions = {("clients", "server"): UP, ("server", "clients"): DOWN, ("clients", "clients"): PEER}
         sent, received = (np.array(content[key], dtype=np.int64) for key in ("sent", "received"))
+        # Only the direction of this flow counts: it has no bytes yet, and the next transfer brings its own.
         flow = Flow(directions[content["from"], content["to"]], sent > 0, (sent, received))
         name, kind, dtype = content["name"], content["kind"], content["dtype"]
         entry = Entry(
@@ -309,14 +276,7 @@ class Ledger:
 
     @contextmanager
     def in_phase(self, phase: str) -> Iterator[None]:
-        """Record the transfers of this block in a phase.
-
-        Args:
-            phase: One of `PHASES`.
-
-        Raises:
-            ValueError: For any other phase.
-        """
+        """Record the transfers of this block in one of `PHASES`; ValueError for any other."""
         if phase not in PHASES:
             raise ValueError(f"phase {phase!r} is unknown; the phases are {', '.join(PHASES)}")
         before, self.phase = self.phase, phase
@@ -344,11 +304,7 @@ class Ledger:
         return sum(e.bytes for e in self._entries.values() if e.phase in COUNTED_PHASES)
 
     def bytes_of_clients(self) -> np.ndarray:
-        """Sum the bytes that each client sent and received in setup and training so far.
-
-        Returns:
-            [K] int64.
-        """
+        """Sum the bytes that each client sent and received in setup and training so far, [K] int64."""
         total = np.zeros(self.num_clients, dtype=np.int64)
         for e in self._entries.values():
             if e.phase in COUNTED_PHASES:
@@ -357,14 +313,7 @@ class Ledger:
         return total
 
     def bytes_of(self, name: str, phase: str | None = None) -> int:
-        """Sum the bytes of the transfers of one name.
-
-        Args:
-            phase: The phase (None: all phases).
-
-        Returns:
-            The bytes.
-        """
+        """Sum the bytes of the transfers of one name, in one phase or in all (None)."""
         return sum(e.bytes for e in self.entries if e.name == name and phase in (None, e.phase))
 
     def totals(self) -> JsonObject:

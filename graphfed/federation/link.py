@@ -116,6 +116,7 @@ def deliver(
 def _open(text: bytes, device: torch.device) -> Message:
     """Decode a message. What its header says of the payload must fit the payload."""
     payload, header = decode(text)
+    # The header comes from another participant, so everything in it is checked before it is used.
     grad, dtypes = header.get("grad"), header.get("dtypes")
     if not isinstance(grad, list) or not all(isinstance(g, bool) for g in grad):
         raise WireError(f"the header says grad={shown(grad)} where a list of booleans is expected")

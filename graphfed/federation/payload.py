@@ -44,6 +44,7 @@ def _map(fn: Callable[..., Leaf], *trees: Any) -> Any:
     first = trees[0]
     if isinstance(first, dict):
         if len(trees) == 1:
+            # The usual case, a flat dictionary of one payload, without a call for each leaf.
             return {k: _map(fn, x) if isinstance(x, dict | tuple) else fn(x) for k, x in first.items()}
         return {key: _map(fn, *[tree[key] for tree in trees]) for key in first}
     if isinstance(first, tuple):
@@ -66,11 +67,7 @@ def floating_leaves(tree: Payload) -> list[Tensor | SparseWeights]:
 
 
 def grad_carrier(leaf: Tensor | SparseWeights) -> Tensor:
-    """Return the tensor of a floating leaf that autograd tracks.
-
-    Args:
-        leaf: A floating tensor or per-client sparse weights.
-    """
+    """Return the tensor of a floating leaf that autograd tracks."""
     return leaf.values if isinstance(leaf, SparseWeights) else leaf
 
 
@@ -117,23 +114,12 @@ def densify(tree: Payload) -> Any:
 
 
 def add(left: P, right: P) -> P:
-    """Add two payloads of tensors, leaf by leaf.
-
-    Args:
-        left, right: Payloads of the same structure and shapes.
-    """
+    """Add two payloads of tensors, of the same structure and shapes, leaf by leaf."""
     return tree_map(torch.add, left, right)
 
 
 def stack(parts: Sequence[P]) -> P:
-    """Stack payloads of single clients.
-
-    Args:
-        parts: A payload of tensors for each client.
-
-    Returns:
-        One payload with a leading client dimension.
-    """
+    """Stack the payloads of single clients to one with a leading client dimension."""
     return tree_map(lambda *xs: torch.stack(xs), *parts)
 
 
@@ -155,6 +141,7 @@ def weighted_sum(tree: Payload, weights: np.ndarray) -> Any:
     def leaf(x: Tensor | SparseWeights) -> Tensor:
         if isinstance(x, SparseWeights):
             return x.weighted_sum(scale.to(x.values.device))
+        # [K] in the dtype of the leaf, then one matrix product for the sum over clients.
         s = scale.to(x)
         if keep is not None:
             x, s = x[keep.to(x.device)], s[keep.to(x.device)]
@@ -165,28 +152,12 @@ def weighted_sum(tree: Payload, weights: np.ndarray) -> Any:
 
 
 def part_of(tree: Payload, k: int) -> Any:
-    """Select one client's value from per-client values.
-
-    Args:
-        tree: [K, ...] tensors or `SparseWeights`.
-        k: The client's index in the cohort.
-
-    Returns:
-        The client's value, [...], in full.
-    """
+    """Select the value of the cohort's client k, [...] in full, from values [K, ...] or `SparseWeights`."""
     return _map(lambda x: x.part(k) if isinstance(x, SparseWeights) else x[k], tree)
 
 
 def parts(tree: Payload, clients: Tensor) -> Any:
-    """Select the values of some clients from per-client values.
-
-    Args:
-        tree: [K, ...] tensors or `SparseWeights`.
-        clients: [n] int64, indices in the cohort.
-
-    Returns:
-        [n, ...] tensors, in full.
-    """
+    """Select the values [n, ...], in full, of some clients [n] int64 of the cohort."""
 
     def leaf(x: Tensor | SparseWeights) -> Tensor:
         whole = _all_parts(x) if isinstance(x, SparseWeights) else x
@@ -197,20 +168,14 @@ def parts(tree: Payload, clients: Tensor) -> Any:
 
 def _all_parts(x: SparseWeights) -> Tensor:
     """Every client's weights in full, [K, F, H]. They take K times the memory of one client's weights."""
+    # Ghost rows for everyone, then the stored rows in their place.
     weights = x.ghost.expand(x.num_clients, *x.part_shape)
     stored = x.values[: len(x.pair_client)]
     return weights.index_put((x.pair_client, x.pair_feature), stored)
 
 
 def concat_rows(parts: Sequence[Rows]) -> Rows:
-    """Concatenate rows.
-
-    Args:
-        parts: [n_i, ...] each, all dense or all sparse.
-
-    Returns:
-        The rows of all parts, one part after the other.
-    """
+    """Concatenate rows [n_i, ...], all dense or all sparse, one part after the other."""
     if len(parts) == 1:
         return parts[0]
     sparse = [p for p in parts if isinstance(p, SparseMatrix)]
@@ -228,25 +193,15 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def take_rows(x: Rows, index: Tensor) -> Rows:
-    """Select rows.
+    """Select rows [M, ...] by index [M] int64.
 
-    Args:
-        x: [N, ...]. It may lie elsewhere than the index: ciphertexts stay in the processor's memory.
-        index: [M] int64.
-
-    Returns:
-        [M, ...].
+    The rows may lie on another device than the index: ciphertexts stay in the processor's memory.
     """
     return x.select_rows(index) if isinstance(x, SparseMatrix) else x[index.to(x.device)]
 
 
 def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:
-    """Split rows into consecutive parts.
-
-    Args:
-        x: [N, ...].
-        sizes: The number of rows of each part.
-    """
+    """Split rows into consecutive parts of these sizes."""
     if isinstance(x, Tensor):
         return list(torch.split(x, list(sizes)))
     stops = np.cumsum(sizes).tolist()
@@ -254,16 +209,7 @@ def split_rows(x: Rows, sizes: Sequence[int]) -> list[Rows]:
 
 
 def add_rows(x: Rows, index: Tensor, num_rows: int) -> Rows:
-    """Sum rows by group: row u of the result is the sum of the rows m with index[m] = u.
-
-    Args:
-        x: [M, ...].
-        index: [M] int64, the group of each row.
-        num_rows: U, the number of groups.
-
-    Returns:
-        [U, ...].
-    """
+    """Sum rows [M, ...] by group [U, ...]: row u is the sum of the rows m with index[m] = u."""
     if isinstance(x, SparseMatrix):
         # A product with the matrix [num_rows, M] that has a 1 at (index[m], m).
         rows = torch.arange(len(index), device=index.device)
@@ -315,11 +261,8 @@ _MOST_UNITS = 4096
 
 
 def unit_of(tree: Payload, *, leading: bool) -> Unit:
-    """Describe one unit of a payload.
-
-    Args:
-        leading: Whether the first dimension counts rows or clients.
-    """
+    """Describe one unit of a payload. `leading` says that the first dimension counts rows or clients."""
+    # The ledger asks this for every message of every round, so the answer is kept by structure.
     structure = _structure(tree, leading)
     if structure not in _units:
         if len(_units) >= _MOST_UNITS:

@@ -94,6 +94,7 @@ class Received:
         Raises:
             ReceivedError: For the first payload that cannot be used.
         """
+        # Form before rows before numbers: each check relies on what those before it have established.
         self._check_form(transfer, arrived, local, like, round_number)
         for pair, payload in arrived.items():
             if pair in rows:
@@ -150,6 +151,7 @@ class Received:
                     "wrong message, but the messages do not show which"
                 )
         for (source, _), form in forms.items():
+            # Equality first: it is the usual case, and the search for the difference is slow.
             if form != right and (path := _difference(form, right)) is not None:
                 raise self.refusal(source, transfer.name, round_number, _show_difference(form, right, path))
         # The server's next message of the transfer has the form of its first. The messages of clients are
@@ -180,6 +182,7 @@ class Received:
             return
         neutral = -math.inf if transfer.kind == "max" else None
         found = {pair: magnitude(payload, neutral) for pair, payload in {**local, **arrived}.items()}
+        # A payload without floating numbers says nothing about their size.
         sizes = {pair: size for pair, size in found.items() if size is not None}
         # `not <=` holds for NaN too.
         wrong = [pair for pair in arrived if pair in sizes and not sizes[pair] <= 1]
@@ -230,6 +233,7 @@ def magnitude(payload: Payload, neutral: float | None = None) -> float | None:
     """
     floating = [n.detach() for n in map(_numbers, pay.leaves(payload)) if n.is_floating_point()]
     counted = floating if neutral is None else [numbers[numbers != neutral] for numbers in floating]
+    # Norms and optimisers square numbers, so one whose square overflows is of no use.
     largest = [
         numbers.abs().amax().double() / _LARGEST.get(numbers.dtype, _LARGEST[torch.float32])
         for numbers in counted

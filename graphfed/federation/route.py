@@ -68,6 +68,7 @@ class RouteTable:
     def rows_of_ids(self) -> SparseMatrix:
         """The rows of each id, as entries (u, m) of a matrix [U, M]."""
         rows = torch.arange(len(self.index), device=self.index.device)
+        # Only the pattern counts: maxima are taken over the entries of a row.
         ones = torch.ones(len(rows), device=rows.device)
         return SparseMatrix.from_coo(self.index, rows, ones, (len(self.ids), len(rows)))
 
@@ -118,15 +119,11 @@ class ExchangeRoute:
 
 
 def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.ndarray) -> ExchangeRoute:
-    """Make the route of one row from every client to every other client.
-
-    It follows from who takes part, so the participants need not agree on it.
+    """Make the route of one row from every client to every other client. `held` [K] bool are the clients in
+    this process. It follows from who takes part, so the participants need not agree on it.
 
     A sending worker has rows [K_h * K, ...], by sender and receiver; a client's row to itself is not sent. A
     receiving worker gets [K_h * (K - 1), ...], by receiver and sender.
-
-    Args:
-        held: [K] bool, the clients in this process.
     """
     num_clients = len(held)
     pairs: list[Pair] = []
@@ -144,9 +141,11 @@ def everyone(workers: Sequence[tuple[int, ...]], here: Sequence[int], held: np.n
                 continue
             pairs.append((a, b))
             if a in here:
+                # The clients of a worker have consecutive ids, so the difference is the index in its cohort.
                 send[a, b] = torch.from_numpy((sender - senders[0]) * num_clients + receiver)
             if b in here:
                 arriving[b].append(receiver * num_clients + sender)
+    # Rows arrive sorted by sending worker; the order sorts them by receiver and sender.
     order = {
         b: torch.from_numpy(np.argsort(np.concatenate([np.zeros(0, np.int64), *codes])))
         for b, codes in arriving.items()
@@ -168,6 +167,7 @@ def count_rows(rows: RowIds, num_clients: int, name: str) -> np.ndarray:
             f"route {name!r}: ids and client must be vectors of one length, ids int64; "
             f"got {ids.dtype} {list(ids.shape)} and {list(client.shape)}"
         )
+    # The ledger and the server count rows by client, so rows must be contiguous for each.
     sorted_by_client = bool((client.diff() >= 0).all())
     in_range = not len(client) or (int(client[0]) >= 0 and int(client[-1]) < num_clients)
     if not sorted_by_client or not in_range:
@@ -186,6 +186,7 @@ def ids_fit(payload: object, num_clients: int) -> bool:
     if len(vectors) != 2:
         return False
     ids, counts = vectors
+    # Each count is bounded before the sum, which huge counts could overflow.
     fit = len(counts) == num_clients and bool((counts >= 0).all()) and bool((counts <= len(ids)).all())
     return fit and int(counts.sum()) == len(ids)
 
@@ -211,13 +212,12 @@ def _int_vectors(payload: object) -> list[Tensor]:
 
 
 def make_table(arrived: list[tuple[Tensor, Tensor]]) -> tuple[RouteTable, np.ndarray]:
-    """Make the server's table from every worker's (ids, number of rows of each client).
-
-    Returns:
-        The table, and the number of rows of each client, [K] int64.
+    """Make the server's table, and the rows of each client [K] int64, from every worker's (ids, number of
+    rows of each client).
     """
     unique, index = torch.unique(torch.cat([ids for ids, _ in arrived]), return_inverse=True)
     client_rows = torch.cat([counts for _, counts in arrived])
+    # Workers arrive in client order, so row m belongs to the client whose count covers m.
     client = torch.repeat_interleave(torch.arange(len(client_rows), device=client_rows.device), client_rows)
     return RouteTable(unique, index, client.to(unique.device)), client_rows.cpu().numpy()
 
@@ -265,6 +265,7 @@ def find_rows(
     # Ids may be any numbers up to 2^63, so a code uses the position of an id among the held ids.
     known, place = torch.unique(held.held_ids, return_inverse=True)
     wanted_place = torch.searchsorted(known, ids).clamp(max=max(len(known) - 1, 0))
+    # The request may come from another process: whatever it names, no index leaves its range.
     wrong = (client < 0) | (client >= len(worker))
     wrong = wrong | (known[wanted_place] != ids if len(known) else torch.ones_like(wrong))
     # One number for each (client, id) that the cohort holds, to find wanted pairs by binary search.
@@ -306,6 +307,7 @@ def is_subset(numbers: object, size: int) -> bool:
 
 def sum_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
     """Sum consecutive parts of counts [M], of rows[k] numbers each: [K] int64."""
+    # Differences of running totals: one pass, however many parts, and parts may be empty.
     totals = np.concatenate([[0], np.cumsum(counts.cpu().numpy())])
     stops = np.cumsum(rows)
     sums: np.ndarray = totals[stops] - totals[stops - rows]
@@ -315,8 +317,7 @@ def sum_parts(counts: Tensor, rows: np.ndarray) -> np.ndarray:
 def find_order(places: Sequence[Tensor]) -> Tensor | None:
     """Find how to order rows that arrive one sender after the other. None if they arrive in order.
 
-    Args:
-        places: For each sender's rows, which want they answer: different numbers that ascend with the wants.
+    `places` has for each sender's rows which want they answer: different numbers that ascend with the wants.
     """
     place = torch.cat(list(places))
     ascending = len(place) < 2 or bool((place[1:] > place[:-1]).all())
@@ -329,13 +330,9 @@ def encode_links(sender: Tensor, receiver: Tensor, num_clients: int) -> Tensor:
 
 
 def traffic(links: Tensor, num_clients: int) -> np.ndarray:
-    """Count the rows of each pair of clients.
+    """Count the rows of each pair of clients: [P, 3] int64, (sender, receiver, rows) of the pairs with rows.
 
-    Args:
-        links: [m] int64, the clients of each row (`ExchangeRoute.links`).
-
-    Returns:
-        [P, 3] int64, (sender, receiver, rows) of the pairs with rows.
+    `links` [m] int64 has the clients of each row (`ExchangeRoute.links`).
     """
     # A table of all pairs of clients is faster than sorting, but only if it is not larger than the input.
     if num_clients**2 <= max(len(links), 1000):

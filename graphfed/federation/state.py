@@ -34,6 +34,7 @@ def accept_roster(num_clients: int, decision: Mapping[str, Any]) -> str:
     code = decision["roster"]
     if code is None:
         return ""
+    # The code comes from the server: its length and digits are checked before it is decoded.
     whole = len(code) == 2 * -(-num_clients // 8) and all(c in "0123456789abcdef" for c in code)
     if whole and roster_of(code, num_clients).any():
         return ""
@@ -98,6 +99,7 @@ def values_from(
     """Restore values of these places from `arrays_of`, in the placement in which they were saved.
     Dictionaries get their keys in the order of the arrays.
     """
+    # A copy, because the arrays of a file may not be writable.
     stored = {k: torch.from_numpy(a.copy()).to(fed.device) for k, a in arrays.items()}
     values: dict[str, Located] = {}
     for name, place in places.items():
@@ -108,6 +110,7 @@ def values_from(
         parts = []
         for position, part in enumerate(_places(fed, place)):
             if place != SERVER and held is not None and not held[list(fed.workers[fed.here[position]])].any():
+                # A worker without a member had no part when the state was saved.
                 parts.append(ABSENT)
             else:
                 parts.append(_fill(f"{name}/{part}", stored))

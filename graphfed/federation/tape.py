@@ -83,12 +83,7 @@ class Pending:
         self._roots: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
     def add(self, participant: int, root: Tensor, gradient: Tensor) -> None:
-        """Let a gradient wait for the next pass at a participant.
-
-        Args:
-            root: The tensor whose gradient it is.
-            gradient: The gradient, of the shape of `root`.
-        """
+        """Let the gradient of a root, of the root's shape, wait for the next pass at a participant."""
         if root.requires_grad:
             self._roots[participant].append((root, gradient))
 
@@ -100,6 +95,7 @@ class Pending:
         waiting = self._roots.pop(participant, [])
         if waiting:
             roots, gradients = zip(*waiting, strict=True)
+            # One pass over all roots: a graph that several of them share is walked once.
             torch.autograd.backward(roots, gradients, retain_graph=True)
 
     def flush_all(self) -> None:

@@ -38,11 +38,7 @@ class TensorForm:
 
 
 def form_of(x: Leaf) -> Any:
-    """Return what a tensor looks like.
-
-    Returns:
-        Its `TensorForm`; of sparse weights that of one client's.
-    """
+    """Return the `TensorForm` of a tensor; of sparse weights that of one client's."""
     return TensorForm(x.dtype, tuple(x.part_shape if isinstance(x, SparseWeights) else x.shape))
 
 
@@ -110,20 +106,16 @@ class Transfer(NamedTuple):
     like: "Located[Any] | TensorForm | Payload | None" = None
 
     def example(self) -> Any:
-        """Select the part of `like` in this process.
-
-        Returns:
-            A payload that looks like what arrives; None if it is not known.
+        """Return a payload that looks like what arrives: the part of `like` in this process; None if there is
+        none.
         """
         if not isinstance(self.like, Located):
             return self.like
         return next((part for part in self.like.parts if part is not ABSENT), None)
 
     def record_of(self, payload: Payload) -> LedgerRecord:
-        """Make the ledger's record of the transfer.
-
-        Args:
-            payload: The payload of one message. The others differ only in the number of units.
+        """Make the ledger's record of the transfer, from the payload of one message. The others differ only
+        in the number of units.
         """
         if self.ideal is not None:
             shape, dtype = self.ideal.shape, str(self.ideal.dtype).removeprefix("torch.")
@@ -153,6 +145,7 @@ def pack(payload: Payload, recording: bool, wrap: Wrapper | None, name: str) -> 
                 f"transfer {name!r}: sparse rows cannot have a gradient; send to_dense(), or use grad=False"
             )
         flags = tuple(t.requires_grad for t in pay.tensors_in(payload))
+    # Autograd ends at the sender; the tape continues it with the answer of the receiver.
     payload = pay.detach(payload)
     if wrap is None:
         return Message(payload, flags)
@@ -176,6 +169,7 @@ def unpack_arrived(message: Message, wrap: Wrapper | None) -> Any:
     kinds = (Tensor,) if wrap is not None else (Tensor, SparseMatrix)
     if not all(isinstance(x, kinds) for x in leaves):
         raise WireError(f"something that is not a payload of tensors: {describe_value(message.payload)}")
+    # Both sides agreed on the wrapper in the program, so another number of dtypes is another wrapper.
     if len(message.dtypes) != (0 if wrap is None else len(leaves)):
         raise WireError("a payload in another wrapper than the receiver's")
     try:
@@ -218,14 +212,9 @@ def check_rows(rows: object, expected: int, what: str, why: str) -> Rows:
 def tensors_asked(
     payloads: Mapping[Pair, Payload], asked: Mapping[Pair, tuple[bool, ...]], name: str
 ) -> dict[Pair, list[Tensor]]:
-    """Select the tensors whose sender wants a gradient.
+    """Select the tensors whose sender wants a gradient, by the flags of each message that has such a tensor.
 
-    Args:
-        asked: For each message with such a tensor, the flags of its floating tensors.
-        name: The name of the transfer, for errors.
-
-    Raises:
-        WireError: A message has another number of floating tensors than flags.
+    WireError if a message has another number of floating tensors than flags.
     """
     chosen = {}
     for p, flags in asked.items():
@@ -243,14 +232,11 @@ def wrapped_leaves(message: Message) -> list[Leaf]:
 
 
 def answer(tensors: Sequence[Tensor], wrap: Wrapper | None) -> Message:
-    """Make the message with the gradients of received tensors.
-
-    Args:
-        tensors: The tensors. Their gradients are removed.
-    """
+    """Make the message with the gradients of received tensors, and remove the gradients from the tensors."""
     # A tensor that was not used gets zeros, because its sender waits for exactly one answer.
     gradients = tuple(torch.zeros_like(t) if t.grad is None else t.grad for t in tensors)
     for t in tensors:
+        # The same tensor may get a gradient again, which would be added to this one.
         t.grad = None
     if wrap is None or not wrap.gradients:
         return Message(gradients)
@@ -273,6 +259,7 @@ def gradients_for(tensors: Sequence[Tensor], arrived: object, wrap: Wrapper | No
             arrived = tuple(wrap.decode(g, t.dtype) for t, g in zip(tensors, arrived, strict=True))
         except Exception as error:  # a wrapper may raise anything for bytes that it did not encode
             raise unfit from error
+    # A gradient of another shape could broadcast, and change the weights unnoticed.
     if any(g.shape != t.shape or g.dtype != t.dtype for t, g in zip(tensors, arrived, strict=True)):
         raise unfit
     return tuple(arrived)

@@ -107,7 +107,7 @@ def check_arguments(place: str, stage: str, arguments: Iterable[object]) -> None
     A bare tensor is refused too: in separate processes, no process would have it.
 
     Args:
-        place: `CLIENTS` or `SERVER`.
+        place: The place at which they are used, `CLIENTS` or `SERVER`.
         stage: What uses the arguments, for the error.
 
     Raises:
@@ -139,6 +139,7 @@ _plain_configs: WeakValueDictionary[int, object] = WeakValueDictionary()
 def _check_object(place: str, stage: str, argument: object) -> None:
     """Refuse a container or an object that carries data or located values, at any depth."""
     frozen = is_dataclass(argument) and getattr(argument, "__dataclass_params__").frozen  # noqa: B009
+    # By identity and still alive: the id of an object that is gone may be that of another.
     if frozen and _plain_configs.get(id(argument)) is argument:
         return
     for _, item in _data_in(argument, "", {}, _DEPTH):
@@ -163,6 +164,7 @@ def versions(inputs: Iterable[object]) -> list[tuple[Tensor, int]]:
     found: list[tuple[Tensor, int]] = []
     for value in inputs:
         if isinstance(value, Tensor):
+            # torch counts in-place writes in `_version`, also those through views.
             found.append((value, value._version))
         elif isinstance(value, SparseMatrix | SparseWeights):
             found.append((value.values, value.values._version))
@@ -226,6 +228,7 @@ def _data_of_callable(fn: object, seen: Seen, depth: int) -> Found:
         yield from _data_in(fn.__self__, "its object", seen, depth)
         if isinstance(fn, types.MethodType):
             yield from _data_in(fn.__func__, "its function", seen, depth)
+    # A class is not searched: every process has the same.
     elif not isinstance(fn, type):
         yield from _data_in(fn, "its object", seen, depth)
         yield from _data_in(type(fn).__call__, "its __call__", seen, depth)
@@ -245,6 +248,7 @@ def _data_of_function(fn: types.FunctionType, seen: Seen, depth: int, *, look_at
         for name in _global_names(fn.__code__):
             value = fn.__globals__.get(name)
             if isinstance(value, types.FunctionType):
+                # The globals of a called function are not followed: the search would cover the whole program.
                 yield from _data_of_function(value, seen, _GLOBAL_DEPTH, look_at_globals=False)
             else:
                 yield from _data_in(value, f"the global {name}", seen, _GLOBAL_DEPTH)

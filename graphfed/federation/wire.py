@@ -73,6 +73,7 @@ def decode(message: bytes) -> tuple[Any, dict[str, Any]]:
     """
     try:
         size = int.from_bytes(message[:8], "little")
+        # The length comes from the sender: bound it before anything is allocated or parsed.
         if not 0 < size <= min(MAX_HEADER, len(message) - 8):
             raise ValueError(f"header of {size} bytes in a message of {len(message)}")
         header = json.loads(message[8 : 8 + size], parse_constant=refuse_constant)

@@ -31,32 +31,18 @@ class Wrapper(Protocol):
         """Whether the gradients that are sent back are wrapped as well."""
 
     def encode(self, x: Tensor) -> Tensor:
-        """Encode a floating tensor. Runs at the sender.
-
-        Args:
-            x: [n, ...].
-
-        Returns:
-            What is sent, [n, ...].
-        """
+        """Encode a floating tensor [n, ...], at the sender. Returns what is sent, [n, ...]."""
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
-        """Decode a floating tensor. Runs at the receiver.
-
-        Returns:
-            The tensor, of the shape that it had.
-        """
+        """Decode a floating tensor, at the receiver, to the shape that it had."""
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Compression: send numbers from -limit to limit as one byte each, 255 steps apart.
+    """Compression: send each number from -limit to limit as one byte, which has 255 values.
 
     Numbers outside are sent as the limit. Inside, the error is at most limit / 254. Gradients are sent as
     they are. It protects nothing.
-
-    Attributes:
-        limit: The largest number.
     """
 
     limit: float = 1.0
@@ -72,25 +58,12 @@ class Quantised:
         return False
 
     def encode(self, x: Tensor) -> Tensor:
-        """Quantise to one byte for each number.
-
-        Args:
-            x: [n, ...].
-
-        Returns:
-            [n, ...] int8.
-        """
+        """Quantise numbers [n, ...] to int8 [n, ...]."""
+        # 127 and not 128: the numbers on both sides of 0 get the same steps, and 0 stays 0.
         return (x / self.limit).clamp(-1, 1).mul(127).round().to(torch.int8)
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
-        """Restore floating numbers.
-
-        Args:
-            encoded: [n, ...] int8.
-
-        Returns:
-            [n, ...].
-        """
+        """Restore floating numbers [n, ...] from int8 [n, ...]."""
         return encoded.to(dtype) * (self.limit / 127)
 
 
@@ -116,23 +89,9 @@ class Chained:
         return self.inner.gradients or self.outer.gradients
 
     def encode(self, x: Tensor) -> Tensor:
-        """Encode with the inner wrapper, then with the outer.
-
-        Args:
-            x: [n, ...].
-
-        Returns:
-            [n, ...].
-        """
+        """Encode with the inner wrapper, then with the outer."""
         return self.outer.encode(self.inner.encode(x))
 
     def decode(self, encoded: Tensor, dtype: torch.dtype) -> Tensor:
-        """Decode with the outer wrapper, then with the inner.
-
-        Args:
-            encoded: [n, ...].
-
-        Returns:
-            [n, ...].
-        """
+        """Decode with the outer wrapper, then with the inner."""
         return self.inner.decode(self.outer.decode(encoded, dtype), dtype)

@@ -100,6 +100,7 @@ def gcn_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     Args:
         ids: [N] int64, stable ids of the rows. Not used.
         degree: [N], d_i = sum_j w_ij of each row, without the self loop.
+        heads: The attention heads of each layer. Not used.
 
     Returns:
         The function (`BlockMaker`). Its adjacency is [N_out, N_in] float64.
@@ -126,13 +127,15 @@ def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: i
     """Run one layer of a GCN, without the activation.
 
     Args:
-        x: [N_l, F].
+        x: [N_l, F], the rows that enter the layer, after dropout.
         weights: The weights, with layers.l.weight [F, H] and layers.l.bias [H].
+        batch: The batch, whose block of the layer has the normalised adjacency A.
         layer: l, the number of the layer.
 
     Returns:
         A (x W) + b, [N_{l+1}, H]; x W + b if the layer uses no edges.
     """
+    # A (x W) and not (A x) W: weights of clients multiply the rows of each client before edges mix them.
     h = linear(x, weights[f"layers.{layer}.weight"], batch, layer)
     block = batch.blocks[layer]
     if block is not None:
@@ -169,6 +172,7 @@ def sage_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
 
     The layer then takes the weighted mean over the neighbours; it is zero for a node without neighbours.
     """
+    # Degree 0 has no edges to weigh; 1 avoids the division by zero.
     inverse_degree = torch.where(degree > 0, degree, 1).double().reciprocal()
 
     def make(
@@ -190,6 +194,7 @@ def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Ten
         h = _drop(h, batch, layer, dropout)
         neighbours = linear(h, weights[f"layers.{layer}.neighbour_weight"], batch, layer)
         root = linear(h, weights[f"layers.{layer}.root_weight"], batch, layer)
+        # mean_j (x_j W) = (mean_j x_j) W; each row is multiplied by its client's weights before the mean.
         h = spmm(block.adjacency, neighbours) + root.index_select(0, block.own)
         h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
         if layer < batch.layers - 1:
@@ -231,7 +236,7 @@ def gat_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
 
     Args:
         ids: [N] int64, stable ids of the rows, for the words of the attention's dropout.
-        degree: [N]. Not used.
+        degree: [N], the degree of each row. Not used.
         heads: The number of heads of each layer.
 
     Returns:
@@ -245,8 +250,10 @@ def gat_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
         own = number[0][rows_out]
         row = torch.cat([number[1][edges[1]], torch.arange(len(rows_out), device=own.device)])
         col = torch.cat([number[0][edges[0]], own])
+        # Only the pattern counts: `attend` computes the values.
         ones = torch.ones(len(row), device=row.device)
         pattern = SparseMatrix.from_coo(row, col, ones, (len(rows_out), len(rows_in)))
+        # Named by the stable ids of both ends, so an edge has the same draws in every placement.
         words = entry_words(ids[rows_out][pattern.row], ids[rows_in][pattern.indices])
         return Block(pattern.block_diagonal(heads[layer]), own, words)
 
@@ -268,8 +275,9 @@ def gat_layer(
     """Run one layer of a GAT.
 
     Args:
-        h: [N_l, F].
-        weights: The weights (see `gat_init`).
+        h: [N_l, F], the rows that enter the layer, before dropout.
+        weights: The weights of all layers (see `gat_init`).
+        batch: The batch, whose block of the layer has the edges.
         dropout: Dropout of the input and of the attention; None: none.
         layer: l, the number of the layer.
 
@@ -289,7 +297,8 @@ def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
 
     Args:
         h: [N_{l+1}, heads * H], the result of the attention.
-        weights: The weights (see `gat_init`).
+        weights: The weights of all layers (see `gat_init`).
+        batch: The batch, for the clients of the rows and the number of layers.
         layer: l, the number of the layer.
 
     Returns:
@@ -304,7 +313,7 @@ def average_heads(h: Tensor, width: int) -> Tensor:
     """Average the results of a layer's heads, unless the layer returns them side by side.
 
     Args:
-        h: [N, heads * H].
+        h: [N, heads * H], the result of each head side by side.
         width: The number of columns that the layer returns: H, or heads * H.
 
     Returns:
@@ -322,6 +331,7 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
     assert block is not None
     att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
     heads = att_src.shape[-2]
+    # a_src . z_j and a_dst . z_i of every head from one product, [2 heads, N_in]
     scores = linear(z, torch.cat([per_head(att_src), per_head(att_dst)], -1), batch, layer).t()
     return attend(z, scores, block, heads, dropout, layer)
 
@@ -335,7 +345,7 @@ def attend(
         z: [N_in, heads * H], the transformed rows.
         scores: [2 heads, N_in]: the score of each row as a source, then as a target, for every head.
         block: The edges. The adjacency has one copy of the pattern for each head.
-        dropout: Dropout of alpha; None: none.
+        dropout: Dropout of the coefficients alpha; None: no dropout.
         layer: Number of the layer, for the draws of dropout.
 
     Returns:
@@ -362,7 +372,7 @@ def per_head(att: Tensor) -> Tensor:
     """Arrange attention vectors as a matrix, so that one product computes the scores of all heads.
 
     Args:
-        att: [..., heads, H].
+        att: [..., heads, H], one vector for each head.
 
     Returns:
         [..., heads * H, heads]: the vector of head h in the h-th block of H rows of column h, 0 elsewhere.
@@ -400,6 +410,7 @@ def maxpool_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMak
 
 def maxpool_aggregate(view: View) -> Tensor | SparseMatrix:
     """Compute x_i || max_j x_j, [N, 2 F], over the neighbours j; zero for a node without neighbours."""
+    # The first layer pools features, which do not change, so its maxima are computed once for all steps.
     source, target = view.edges[0]
     (n, features), x = view.x.shape, view.x
     if isinstance(x, SparseMatrix):
@@ -414,6 +425,7 @@ def maxpool_aggregate(view: View) -> Tensor | SparseMatrix:
 def _with_maxima(h: Tensor, pattern: SparseMatrix, own: Tensor | None) -> Tensor:
     """Compute h_i || max_j h_j, [N_out, 2 H]. own [N_out]: the row of h of each i; None: row i."""
     top = neighbour_max(pattern, h)
+    # -inf marks a node without neighbours, whose pooled message is 0.
     return torch.cat([h if own is None else h.index_select(0, own), top.masked_fill(top.isneginf(), 0)], 1)
 
 
@@ -427,6 +439,7 @@ def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> 
     for layer in range(1, batch.layers):
         h = h.relu()
         if dropout is not None:
+            # Keyed by the layer that returns the rows: the input of the first layer has no dropout.
             h = dropout.rows(h, batch.ids[layer], layer - 1)
         block = batch.blocks[layer]
         assert block is not None

@@ -111,7 +111,7 @@ class Batch:
         """Replace the embeddings that were received from other clients.
 
         Args:
-            received: As `View.received`.
+            received: The embeddings of all far rows of the view, as in `View.received`.
 
         Returns:
             The batch with these embeddings; the same batch if it has no far rows.
@@ -190,13 +190,15 @@ def receptive_fields(view: View, targets: Tensor, layers: int) -> list[Tensor]:
     """Find the rows that influence the targets.
 
     Args:
-        view: The graphs.
+        view: The rows, and the edges of each layer.
         targets: [n] int64, ascending rows of the view.
-        layers: L.
+        layers: L, the number of layers of the network.
 
     Returns:
         L + 1 tensors [N_l] int64: the rows that enter each layer, ascending, and the targets.
     """
+    # From the last layer to the first. The mask only grows, so every output row of a layer is an input row
+    # too (`Block.own`).
     mask = torch.zeros(len(view.ids), dtype=torch.bool, device=targets.device)
     mask[targets] = True
     fields = [targets]
@@ -221,9 +223,9 @@ def make_batch(
     """Prepare a forward pass for some rows of a view. The adjacencies get the dtype of x.
 
     Args:
-        view: The graphs.
+        view: The rows and edges of the cohort's clients.
         targets: [n] int64, ascending rows of the view.
-        layers: L.
+        layers: L, the number of layers of the network.
         make_block: Makes the block of a layer (`Backbone.blocks`).
         weight: [n], the weight of each target in the loss. None: 1 each.
         per_client: Whether the network will have one set of weights per client.
@@ -244,14 +246,17 @@ def make_batch(
         number = torch.full((2, size), -1, device=device)
         number[0, rows_in] = torch.arange(len(rows_in), device=device)
         number[1, rows_out] = torch.arange(len(rows_out), device=device)
+        # Edges into the outputs; `receptive_fields` followed the same edges, so their sources are inputs.
         into, edge_weight = number[1, edges[1]] >= 0, view.layer_weight(layer)
         edge_weight = None if edge_weight is None else edge_weight[into]
         block = make_block(edges[:, into], edge_weight, rows_in, rows_out, number, layer)
+        # Backbones normalise in float64; products run in the dtype of the features.
         blocks.append(replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype)))
     client = tuple(view.client[f] for f in fields)
     x, words = view.x, None
     if isinstance(x, SparseMatrix):
         x = x.select_rows(fields[0]) if len(fields[0]) < size else x
+        # The words name the columns of the features, so they are made before these are renumbered.
         words = entry_words(view.ids[fields[0]][x.row], x.indices.long())
         if per_client:
             if pairs is None:
@@ -298,6 +303,8 @@ def make_batch(
 
 
 def _far_rows(view: View, far: Tensor, fields: list[Tensor]) -> FarRows:
+    # The number of each far row in `received`. Layer 0 computes from moments, so embeddings are received for
+    # the inputs of layers 1 .. L - 1.
     number, inner = far.cumsum(0) - 1, fields[1:-1]
     positions = tuple(far[rows].nonzero()[:, 0] for rows in inner)
     return FarRows(

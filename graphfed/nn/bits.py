@@ -26,8 +26,8 @@ def unpack_bits(packed: Tensor, width: int) -> Tensor:
     """Unpack the bytes of `pack_bits`.
 
     Args:
-        packed: [N, ceil(d / 8)] uint8.
-        width: d.
+        packed: [N, ceil(d / 8)] uint8. The bits after the first d of a row are ignored.
+        width: d, the number of bits of each row.
 
     Returns:
         [N, d] bool.

@@ -26,7 +26,7 @@ def chebyshev_series(f: Callable[[np.ndarray], np.ndarray], degree: int, domain:
 
     Args:
         f: The function, on arrays [NODES] of numbers in [-domain, domain].
-        degree: p.
+        degree: p, the degree of the truncated series.
         domain: s, half the length of the interval.
 
     Returns:
@@ -35,10 +35,12 @@ def chebyshev_series(f: Callable[[np.ndarray], np.ndarray], degree: int, domain:
     Reference:
         Trefethen, Approximation Theory and Approximation Practice, Theorem 3.1.
     """
+    # The midpoint rule in t = arccos(x / s), where f(s cos t) cos(n t) has no singularity at the ends.
     angle = (np.arange(NODES) + 0.5) * np.pi / NODES
     values = f(domain * np.cos(angle))
     orders = np.arange(degree + 1)
     coefficients = 2 / NODES * np.cos(orders[:, None] * angle) @ values
+    # By convention c_0 has half the factor of the others.
     coefficients[0] /= 2
     return tuple(coefficients.tolist())
 
@@ -53,6 +55,7 @@ def derivative(series: Series, domain: float) -> Series:
     Returns:
         The coefficients of the derivative, one fewer (0 for a constant).
     """
+    # d/dx T_n(x / s) = T_n'(x / s) / s
     coefficients = np.polynomial.chebyshev.chebder(series) / domain
     return tuple(coefficients.tolist())
 
@@ -68,6 +71,7 @@ def powers(series: Series, domain: float) -> Series:
         q_0, ..., q_p of the same polynomial sum_n q_n x^n.
     """
     scaled = np.polynomial.chebyshev.cheb2poly(series)
+    # numpy drops trailing zeros; callers count on p + 1 coefficients.
     full = np.zeros(len(series))
     full[: len(scaled)] = scaled
     return tuple((full / domain ** np.arange(len(series))).tolist())
@@ -79,7 +83,7 @@ def evaluate(series: Series, domain: float, x: Tensor) -> Tensor:
     Args:
         series: The coefficients of the polynomial on [-domain, domain].
         domain: Half the length of the interval.
-        x: [...].
+        x: [...], of any shape, with numbers in the interval.
 
     Returns:
         [...].
@@ -109,10 +113,12 @@ def _clenshaw(series: Series, domain: float, x: Tensor) -> Tensor:
     result = torch.empty_like(x, memory_format=torch.contiguous_format)
     flat, out = x.detach().reshape(-1), result.view(-1)
     for first in range(0, len(flat), CHUNK):
+        # last = b_(n+1), before = b_(n+2), from n = p down to n = 1
         twice = flat[first : first + CHUNK] * (2 / domain)
         last, before = torch.zeros_like(twice), torch.zeros_like(twice)
         for c in reversed(series[1:]):
             before.neg_().addcmul_(twice, last).add_(c)
             last, before = before, last
+        # c_0 + (x / domain) b_1 - b_2
         torch.addcmul(series[0] - before, twice, last, value=0.5, out=out[first : first + CHUNK])
     return result

@@ -49,6 +49,7 @@ class Edges:
         Returns:
             The edges, copy after copy. Node i of copy c has the number c N + i.
         """
+        # A copy caches the orders of its edges, so steps with the same number of windows sort them once.
         if count not in self._copies:
             shift = self.num_nodes * torch.arange(count, device=self.receiver.device)[:, None]
             receiver, sender = (self.receiver + shift).flatten(), (self.sender + shift).flatten()
@@ -77,7 +78,7 @@ class Edges:
         """Sum values over the edges out of each node. Differentiable.
 
         Args:
-            values: [E, ...], a value for each edge.
+            values: [E, ...], a value for each edge, in the order of the edges.
 
         Returns:
             [N, ...], zero for a node without outgoing edges.
@@ -114,6 +115,7 @@ class Edges:
 
     def _pattern(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """CSR pointers [N+1], and the numbers of the edges [E], sorted by node."""
+        # The matrix [N, E] of ones has the edges of a node as the columns of its row.
         counts = torch.bincount(node, minlength=self.num_nodes)
         return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.argsort(node, stable=True)
 
@@ -127,6 +129,8 @@ def make_edges(adjacency: sp.csr_matrix) -> Edges:
     Returns:
         The edges.
     """
+    # Row j of the transpose has the senders of the edges into j. `tocsr` copies, so that what follows does
+    # not change the caller's matrix.
     into = adjacency.T.tocsr()
     into.eliminate_zeros()
     into.sort_indices()
@@ -145,6 +149,7 @@ def induce_subgraph(edges: Edges, keep: Tensor) -> Edges:
     Returns:
         The edges between these nodes, which are renumbered in their order.
     """
+    # The new number of each kept node; that of another node is not used.
     number = keep.long().cumsum(0) - 1
     inside = keep[edges.receiver] & keep[edges.sender]
     receiver, sender = number[edges.receiver[inside]], number[edges.sender[inside]]

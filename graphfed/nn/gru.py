@@ -54,7 +54,8 @@ def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
     """Draw shared weights from U(-1/sqrt(H), 1/sqrt(H)), as torch.nn.GRU and torch.nn.Linear do.
 
     Args:
-        forecaster: The widths.
+        key: The key of the draws (`graphfed.random.fold`).
+        forecaster: The widths of encoder and decoder.
 
     Returns:
         ``encoder.<l>.<name>`` and ``decoder.<l>.<name>`` (the module has the names and shapes),
@@ -78,6 +79,7 @@ def init(key: int, forecaster: Forecaster) -> dict[str, Tensor]:
             }
             for name, shape in rows.items():
                 path = f"{part}.{layer}.{name}"
+                # Each weight has a key of its own, so the first layers of a deeper network start alike.
                 weights[path] = uniform_weights(fold(key, path), hidden**-0.5, *shape, 3 * hidden)
     bound = forecaster.decoder**-0.5
     weights["readout.weight"] = uniform_weights(fold(key, "readout.weight"), bound, forecaster.decoder, 1)
@@ -90,8 +92,8 @@ def encode(weights: Weights, x: Tensor, layers: int = 1, products: torch.dtype |
 
     Args:
         weights: Shared weights, or weights per client.
-        x: [K, W, m, D], the inputs.
-        layers: L.
+        x: [K, W, m, D], the input steps. D includes `Forecaster.encoder_only`.
+        layers: L, as in the `Forecaster` of the weights.
         products: The dtype of matrix products (`precision.product_dtype`). None: that of the weights.
 
     Returns:
@@ -123,24 +125,28 @@ def decode(
         state: [K, W, L*H], the state that the decoder starts from.
         last: [K, W, D], the last input step.
         later: [K, W, n - 1, D - 1], the covariates of the first n - 1 steps of the horizon. K and W may be 1.
-        horizon: n.
+        horizon: n, the number of steps to forecast.
         truth: [K, W, n], the true readings. Needed only with `teach`.
         teach: [n - 1] bool, the later steps that read the truth (scheduled sampling). None: no step.
-        layers: L.
-        products: As in `encode`.
+        layers: L, as in the `Forecaster` of the weights.
+        products: The dtype of matrix products, as in `encode`.
 
     Returns:
         The forecasts, [K, W, n].
     """
     clients, windows, inputs = last.shape
+    # The later steps that read the truth in the place of the forecast.
     taught = [False] * (horizon - 1) if truth is None or teach is None else teach.tolist()
+    # [K, W, n - 1]; zeros where the truth is unknown: `unroll` replaces them by the forecasts.
     value = last.new_zeros(clients, windows, horizon - 1) if truth is None else truth[..., :-1]
     known = torch.cat([value[..., None], later.expand(clients, windows, horizon - 1, inputs - 1)], -1)
     frames = _columns(torch.cat([last[:, :, None], known], 2), weights)
     cells = _cells(weights, "decoder", layers)
     states = _columns(state, weights).chunk(layers, 1)
     weight, bias = weights["readout.weight"], weights["readout.bias"]
+    # [w; b] as one weight, because the readout multiplies [h; 1].
     readout = _grouped(torch.cat([weight, bias[..., None]], -2))
+    # The first step reads `last`, so no forecast.
     reads_forecast = [False, *(not each for each in taught)]
     return _rows(unroll(cells, states, frames, readout, reads_forecast, products)[0], last)
 
@@ -194,7 +200,7 @@ def weight_gradients(
         weights: Shared weights, or weights per client [K, ...].
         losses: losses(weights, some) returns the losses [k] of the clients `some`, a slice of 0 .. K - 1.
             Weights per client are those of these clients, [k, ...].
-        clients: K.
+        clients: K, the number of clients with losses.
         windows: W, the windows that a loss is computed from.
 
     Returns:
@@ -208,6 +214,7 @@ def weight_gradients(
     for first in range(0, clients, size):
         some = slice(first, min(first + size, clients))
         used = {name: w if shared else w[some] for name, w in weights.items()}
+        # Leaves of their own for each block of clients: its graph is freed before the next block runs.
         leaves = {name: w.detach().requires_grad_() for name, w in used.items()}
         with torch.enable_grad():
             losses_of_some = losses(leaves, some)
@@ -215,6 +222,7 @@ def weight_gradients(
         all_losses.append(losses_of_some.detach())
         for name, term in zip(leaves, terms, strict=True):
             into = gradients[name] if shared else gradients[name][some]
+            # Blocks add up in shared weights. In weights per client each block has its own rows.
             into += term
     return torch.cat(all_losses), gradients
 
@@ -224,7 +232,7 @@ def inverse_sigmoid_decay(step: int, k: float) -> float:
 
     Args:
         step: The training step s, from 0.
-        k: In steps.
+        k: The scale of the decay in steps: a larger k decays later.
 
     Returns:
         The probability.
@@ -241,7 +249,7 @@ def linear_decay(step: int, last: float) -> float:
 
     Args:
         step: The training step s, from 0.
-        last: The step from which on the probability is 0.
+        last: The step from which on the probability is 0; above 0.
 
     Returns:
         The probability.
@@ -256,9 +264,10 @@ def draw_teacher_forcing(key: int, step: int, horizon: int, probability: float) 
     """Draw which later inputs of the decoder are true readings in a training step (scheduled sampling).
 
     Args:
-        step: The training step, from 0.
-        horizon: n.
-        probability: The probability of each of them.
+        key: The key of the draws; each step has its own draws of it.
+        step: The training step, counted from 0.
+        horizon: n, the number of steps that the decoder forecasts.
+        probability: The probability in [0, 1] of each later input to be a true reading.
 
     Returns:
         [n - 1] bool.

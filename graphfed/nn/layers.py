@@ -53,7 +53,7 @@ class Dropout:
         """Apply dropout to dense rows.
 
         Args:
-            x: [N, H].
+            x: [N, H], dense rows that enter the layer.
             ids: [N] int64, the stable ids of the rows.
             layer: Number of the layer that the rows enter.
 
@@ -62,6 +62,8 @@ class Dropout:
         """
         if self.p == 0:
             return x
+        # A draw of 16 bits has a probability near p; the rows are scaled by the one that it has, so the mean
+        # stays.
         drop = bernoulli_rows(fold(self.key, layer), ids, x.shape[1], self.p)
         return x * _inverted(drop, lane_probability(self.p), x.dtype)
 
@@ -69,8 +71,9 @@ class Dropout:
         """Apply dropout to attention coefficients.
 
         Args:
-            alpha: [heads, E].
-            words: [E] int64, one word for each edge.
+            alpha: [heads, E], the coefficient of each edge for every head.
+            words: [E] int64, one word for each edge (`graphfed.random.entry_words`).
+            layer: Number of the layer, so that each layer has its own draws.
 
         Returns:
             [heads, E].
@@ -91,17 +94,20 @@ def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -
     Args:
         x: [N_l, F]. A sparse matrix with per-client weights has renumbered columns (`sparse.shift_columns`).
         weight: [F, H], [K, F, H], or `SparseWeights` if `x` is sparse and the weights are per client.
+        batch: The batch of the rows; its tiles say which rows have which client's weights.
         layer: l, the number of the layer.
 
     Returns:
         x W, [N_l, H].
     """
     if isinstance(x, SparseMatrix):
+        # The columns of x were renumbered to the rows of `values`, so one product serves all clients.
         return spmm(x, weight.values if isinstance(weight, SparseWeights) else weight)
     assert isinstance(weight, Tensor)
     if weight.dim() == 2:
         return x @ weight
     tiles = batch.tiles[layer]
+    # Per-client weights without tiles: the cohort has one client.
     return x @ weight[0] if tiles is None else tiled(x, weight, tiles)
 
 
@@ -109,15 +115,17 @@ def tiled(x: Tensor, weight: Tensor, tiles: Tiles) -> Tensor:
     """Multiply the rows of each client by its weights, in one batched product.
 
     Args:
-        x: [N, F], sorted by client.
-        weight: [K, F, H].
+        x: [N, F], sorted by client as the tiles are.
+        weight: [K, F, H], the weights of each client.
         tiles: The tiles of the N rows.
 
     Returns:
         x W_k for the rows of every client k, [N, H].
     """
+    # [T * size, F], with zero rows as padding
     padded = x.new_zeros(tiles.count * tiles.size, x.shape[1]).index_copy(0, tiles.slot, x)
     tile_weight = weight if tiles.client is None else weight.index_select(0, tiles.client)
+    # [T, size, F] x [T, F, H]
     product = torch.bmm(padded.view(tiles.count, tiles.size, -1), tile_weight)
     return product.flatten(0, 1).index_select(0, tiles.slot)
 
@@ -126,13 +134,14 @@ def add_bias(x: Tensor, bias: Tensor, batch: Batch, layer: int) -> Tensor:
     """Add the bias to the rows that a layer returns.
 
     Args:
-        x: [N_{l+1}, H].
+        x: [N_{l+1}, H], the rows that layer l returns.
         bias: [H], or [K, H] with one bias per client.
         layer: l, the number of the layer.
 
     Returns:
         [N_{l+1}, H].
     """
+    # The rows that layer l returns enter layer l + 1.
     return x + per_row(bias, batch, layer + 1, 1)
 
 

@@ -38,9 +38,11 @@ class _NeighbourMax(torch.autograd.Function):
         messages_grad = torch.zeros_like(messages)
         for rows, neighbours in ctx.pattern.pattern.buckets:
             remaining = grad.index_select(0, rows)
+            # [width, n, H], 1 where a neighbour has the maximum; rows with equal maxima have several ones.
             is_max = messages.index_select(0, neighbours.flatten()).view(*neighbours.shape, -1)
             torch.eq(is_max, top.index_select(0, rows), out=is_max)
             if len(neighbours) > MANY_ENTRIES or remaining.numel() < FEW_NUMBERS:
+                # Of several ones only the first has a cumulative sum of 1.
                 is_max.mul_(is_max.cumsum(0) == 1).mul_(remaining)
             else:
                 # The first neighbour with the maximum takes all of the gradient; nothing remains for others.
@@ -58,7 +60,7 @@ def neighbour_max(pattern: SparseMatrix, messages: Tensor) -> Tensor:
 
     Args:
         pattern: [N, M]; the stored entries (i, j) say that j is a neighbour of i. Values are not used.
-        messages: [M, H].
+        messages: [M, H], what each node sends to those that have it as a neighbour.
 
     Returns:
         [N, H]; -inf for a row without neighbours.
@@ -76,18 +78,20 @@ def sparse_maxima(x: SparseMatrix, group: Tensor, num_groups: int) -> SparseMatr
     Args:
         x: [M, F]. An entry that is not stored counts as zero.
         group: [M] int64, the group of each row.
-        num_groups: G.
+        num_groups: G, groups without rows included.
 
     Returns:
         [G, F], without stored zeros; zero for a group without rows.
     """
     width = x.shape[1]
+    # Sort the entries by (group, column), then take the maximum of each run.
     codes = group[x.row] * width + x.indices
     codes, order = codes.sort(stable=True)
     entries, counts = torch.unique_consecutive(codes, return_counts=True)
     ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     top = torch.segment_reduce(x.values[order], "max", offsets=ends, unsafe=True)
     row, column = entries // width, entries % width
+    # If a row of the group does not store the column, a zero takes part in the maximum.
     rows_in = torch.bincount(group, minlength=num_groups)[row]
     top = torch.where(counts < rows_in, top.clamp(min=0), top)
     kept = top != 0
@@ -132,6 +136,7 @@ def _product(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:
 
 def _tropical(own: Tensor, pooled: Tensor, weight: Tensor | None) -> Tensor:
     assert weight is not None
+    # Column by column, because pooled[:, :, None] + weight is [N, H, H].
     columns = [(pooled + weight[..., k]).amax(1) for k in range(weight.shape[-1])]
     return torch.cat([own, torch.stack(columns, 1)], 1)
 

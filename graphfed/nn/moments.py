@@ -55,12 +55,13 @@ class Moments:
         Args:
             client: [n] int64, ascending: the index in the cohort of each node's client, whose weights the
                 node is multiplied by. None: all nodes share one set of weights.
-            num_clients: K.
+            num_clients: K, clients without nodes included.
             rows: [n] int64, the nodes. None: all M.
 
         Returns:
             The message of these nodes.
         """
+        # Where the slots and the entries of each node lie in the whole message.
         slots, entries = 2 * self.size, (2 * self.size) ** 2
         first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
         size = self.size
@@ -69,6 +70,7 @@ class Moments:
             first_slot, first_entry = first_slot[rows], first_entry[rows]
         vectors = self.decoders is not None
         of_slots = None if rows is None else ranges(first_slot, slots)
+        # In the vector form a score belongs to a slot, in the matrix form to an entry of D.
         of_scores = of_slots if vectors or rows is None else ranges(first_entry, entries)
 
         def operand(x: Tensor, index: Tensor | None, repeats: Tensor) -> Operand:
@@ -78,6 +80,8 @@ class Moments:
 
         ends = torch.cat([slots.new_zeros(1), slots.cumsum(0)])
         keys = self.sums[:, 0] if of_slots is None else self.sums[of_slots, 0]
+        # Row i holds the slots of node i, which are contiguous: sums over slots are products with this
+        # matrix.
         pattern = Pattern(
             ends.int(), torch.arange(len(keys), device=ends.device).int(), (len(slots), len(keys))
         )
@@ -95,13 +99,15 @@ class Moments:
         """Divide nodes into chunks that are laid out when they are used, so that memory stays small.
 
         Args:
-            rows: [n] int64, the nodes.
+            rows: [n] int64, the nodes whose rows are predicted.
 
         Returns:
             The chunks, with nodes of similar size together.
         """
+        # In the order of size, so that a chunk has few groups.
         size = self.size[rows]
         order = torch.argsort(size, stable=True)
+        # The numbers that a node's layout copies, for each slot and for each pair of slots.
         per_slot, per_entry = self.sums.shape[1], 0
         if self.decoders is None:
             per_entry = self.scores.shape[1]
@@ -131,10 +137,10 @@ class Operand:
         Padding repeats the first row; `multiply` drops its products, so it gets no gradient.
 
         Args:
-            x: [m, W].
+            x: [m, W], rows of the message.
             index: [n] int64, the rows of `x`. None: all.
             client: [n] int64, ascending: the client of each row.
-            num_clients: K.
+            num_clients: K, clients without rows included.
 
         Returns:
             The rows in tiles.
@@ -142,6 +148,7 @@ class Operand:
         tiles = make_tiles(client, num_clients, FETCH)
         source = client.new_zeros(tiles.count * tiles.size)
         source[tiles.slot] = torch.arange(len(client), device=client.device) if index is None else index
+        # Padding reads the first row, which an empty message lacks.
         x = x if len(x) else x.new_zeros(1, x.shape[1])
         return Operand(x.index_select(0, source).view(tiles.count, tiles.size, -1), tiles)
 
@@ -192,7 +199,7 @@ def _groups(
 
     Args:
         size: [n] int64, B of each node.
-        keys: [S], K1 of all slots.
+        keys: [S], the K1 of all slots, node after node.
         first_decoder: [n] int64, where each node's entries begin in `decoders`.
         decoders: [Q, p + 1] in the vector form, else None.
 
@@ -207,12 +214,14 @@ def _groups(
     while below < longest:
         rows = ((size > below) & (size <= width)).nonzero()[:, 0]
         if len(rows):
+            # [n, w]: the slots of each node of the group; padding is the number after the last slot.
             step = torch.arange(2 * width, device=rows.device)
             is_slot = step < slots[rows, None]
             slot = torch.where(is_slot, first_slot[rows, None] + step, len(keys))
             position[slot[is_slot]] = before + is_slot.flatten().nonzero()[:, 0]
             before += is_slot.numel()
             is_entry = is_slot[:, :, None] & is_slot[:, None]
+            # [n, w, w]: entry (s, t) of a node's matrix is number s (2 B) + t of its entries.
             entry = step[:, None] * slots[rows, None, None] + step
             decode = None
             if decoders is None:
@@ -251,10 +260,10 @@ class MomentChunks:
         """Compute the attention means of the nodes, with shared weights.
 
         Args:
-            weight: [F, heads * H].
-            b: [2 F, heads].
-            series: As in `MomentRows.attention`.
-            domain: As in `MomentRows.attention`.
+            weight: [F, heads * H], shared by all nodes.
+            b: [2 F, heads]: b1, and b2 below it.
+            series: The Chebyshev series, as in `MomentRows.attention`.
+            domain: The end of its interval, as in `MomentRows.attention`.
 
         Returns:
             [n, heads * H].
@@ -266,6 +275,7 @@ class MomentChunks:
         if not means:
             return weight.new_zeros(0, weight.shape[-1])
         result = torch.cat(means)
+        # Chunks are ordered by size; put their nodes back in the order of `rows`.
         return torch.empty_like(result).index_copy(0, torch.cat(self.chunks), result)
 
 
@@ -300,12 +310,14 @@ class MomentRows:
         Returns:
             [S, heads].
         """
+        # Scores of all rows in one product [S or Q, heads]; the row of zeros is what padding reads.
         y = _with_zero(self.scores.multiply(b))
         if not self.groups:
             return y[:0]
         if self.groups[0].decoders is None:
             by_group = [_of_matrices(y[group.scores], group.keys, series, domain) for group in self.groups]
         else:
+            # The elementwise powers of all groups in one pass; the products with R_n differ in width.
             row = torch.cat([group.scores.flatten() for group in self.groups])
             is_slot = (row < len(y) - 1).to(y.dtype)
             terms = _terms(y.index_select(0, row), is_slot, powers(series, domain))
@@ -340,7 +352,7 @@ def weighted_means(
 
     Args:
         pattern: [heads * M, heads * S], one copy of the pattern per head along the diagonal (`batch.Block`).
-        z: [S, heads * H].
+        z: [S, heads * H], a row for each column of the pattern.
         mass: [S], the m_s. None: 1 each.
         coefficients: [heads * E], the r_s of each entry of `pattern`, head after head.
 
@@ -349,6 +361,7 @@ def weighted_means(
     """
     width = z.shape[1] // heads
     by_head = z.view(len(z), heads, width).transpose(0, 1)  # [heads, S, H]
+    # With the masses as a column next to z, one product computes numerator and denominator.
     mass = z.new_ones(len(z)) if mass is None else mass
     by_head = torch.cat([by_head, mass.expand(heads, -1)[..., None]], 2).flatten(0, 1)
     sums = spmm(pattern, by_head, coefficients).view(heads, pattern.shape[0] // heads, width + 1)
@@ -360,12 +373,14 @@ def _of_matrices(d: Tensor, keys: Tensor, series: Series, domain: float) -> Tens
     n, w, _, heads = d.shape
     turned = d.permute(0, 3, 2, 1).reshape(n * heads, w, w) * (1 / domain)  # D' of every head
     first = keys[:, None].expand(n, heads, w).reshape(n * heads, w, 1)
+    # w_0 = K1, w_1 = (D / s)' K1, w_n = 2 (D / s)' w_(n-1) - w_(n-2); r = sum_n c_n w_n
     before, last = first, torch.bmm(turned, first)
     result = series[0] * before + series[1] * last
     for c in series[2:]:
         before, last = last, torch.baddbmm(before, turned, last, beta=-1, alpha=2)
         result = result + c * last
-    # D maps half of K1 to 0. Subtract what T_n(0) of this half added.
+    # D maps half of K1 to 0. Subtract what T_n(0) of this half added: T_n(0) is 0 for odd n, 1 for
+    # n = 0, 4, ..., and -1 for n = 2, 6, ...
     outside = sum(c if n % 4 == 0 else -c for n, c in enumerate(series) if n % 2 == 0)
     result = torch.sub(result, first, alpha=outside / 2)
     return result.view(n, heads, w).transpose(1, 2)
@@ -376,6 +391,7 @@ def _terms(y: Tensor, is_slot: Tensor, series: Series) -> Tensor:
 
     is_slot [n] is 1 for slots and 0 for padding, whose terms are all 0.
     """
+    # y | y^2 | y^3, y^4 | ...: each pass doubles the number of powers.
     power = y[:, None]
     while power.shape[1] < len(series) - 1:
         power = torch.cat([power, power * power[:, -1:]], 1)

@@ -47,7 +47,7 @@ class Pull:
         """Return the term's gradient.
 
         Args:
-            w: Rows of the weight, [n, ...].
+            w: [n, ...], the current values of these rows of the weight.
 
         Returns:
             The gradient at these rows, [n, ...].
@@ -60,8 +60,8 @@ def init_state(name: Optimizer, weights: Tensors) -> AdamState:
     """Return the state of an optimiser before its first step.
 
     Args:
-        name: Which optimiser.
-        weights: Tensors [R, ...], by name.
+        name: "sgd", "adam" or "adamw".
+        weights: Tensors [R, ...] by name. R is K if they are stacked weights of clients.
 
     Returns:
         The state of Adam (see `adam_init`); {} for SGD.
@@ -81,10 +81,11 @@ def optimizer_step(
     """Take one step of an optimiser.
 
     Args:
-        name: Which optimiser.
-        weights: Tensors [R, ...], by name.
+        name: "sgd", "adam" or "adamw".
+        weights: Tensors [R, ...] by name, with R as in `init_state`.
         gradients: Tensors of the same names and shapes.
         state: The state after the step before, or `init_state`.
+        lr: The learning rate, above 0.
         weight_decay: Strength of the decay. In "adamw" a step multiplies the weights by
             1 - lr * weight_decay.
         pull: A term of the loss whose gradient `gradients` do not include. SGD adds its gradient; Adam takes
@@ -104,8 +105,10 @@ def sgd(weights: Tensors, gradients: Tensors, lr: float, weight_decay: float) ->
     """Take one step of gradient descent without momentum.
 
     Args:
-        weights: Tensors of any shape, by name.
+        weights: Tensors of any shape by name. The step does not change them.
         gradients: Tensors of the same names and shapes.
+        lr: The learning rate, above 0.
+        weight_decay: Factor of the weights that is added to the gradient, at least 0.
 
     Returns:
         The new weights w - lr (g + weight_decay w).
@@ -122,7 +125,7 @@ def adam_init(weights: Tensors) -> AdamState:
     """Return the state of Adam before its first step.
 
     Args:
-        weights: Tensors [R, ...], by name.
+        weights: Tensors [R, ...] by name, with R as in `init_state`.
 
     Returns:
         Zero moments and zero steps. Steps are counted for each of the R leading rows of a weight.
@@ -151,9 +154,11 @@ def adam(
     learning rate.
 
     Args:
-        weights: Tensors [R, ...], by name.
+        weights: Tensors [R, ...] by name, with R as in `init_state`.
         gradients: Tensors of the same names and shapes.
         state: The state after the step before, or `adam_init`.
+        lr: The learning rate, above 0.
+        weight_decay: Strength of the decay, at least 0; see `decoupled`.
         decoupled: Whether the decay multiplies the weights by 1 - lr * weight_decay. Else it is added to the
             gradient.
         pull: A term of the loss that is left out of the moments: the step minimises it together with
@@ -172,6 +177,7 @@ def adam(
     new: dict[str, Tensor] = {}
     after: AdamState = {"first": {}, "second": {}, "steps": {}}
     for k, w in weights.items():
+        # [R, 1, ...]: every row has its own count, so a client that was absent has its own bias correction.
         t = after["steps"][k] = state["steps"][k] + 1
         # 1 - beta^t, computed as -expm1(t log beta): in float32 the difference loses digits at small t.
         first, second = (-torch.expm1(t * math.log(beta)) for beta in (BETA1, BETA2))
@@ -181,13 +187,17 @@ def adam(
             g = gradients[k][rows]
             if not decoupled:
                 g = torch.add(g, w[rows], alpha=weight_decay)
+            # m_t = beta_1 m_(t-1) + (1 - beta_1) g,  v_t = beta_2 v_(t-1) + (1 - beta_2) g^2
             torch.lerp(state["first"][k][rows], g, 1 - BETA1, out=m[rows])
             torch.mul(state["second"][k][rows], BETA2, out=v[rows]).addcmul_(g, g, value=1 - BETA2)
+            # D = sqrt(v_t / (1 - beta_2^t)) + epsilon
             root = (v[rows] / second[rows]).sqrt_().add_(EPSILON)
             before = w[rows] * (1 - lr * weight_decay) if decoupled else w[rows]
             if pull is None:
                 torch.addcdiv(before, m[rows] * (-lr / first[rows]), root, out=x[rows])
             else:
+                # argmin_x <m_hat, x> + D / (2 lr) ||x - before||^2 + pull(x)
+                #     = before - (m_hat + grad pull(before)) / (D / lr + strength)
                 slope = (m[rows] / first[rows]).add_(pull.gradient(k, before, rows))
                 torch.addcdiv(before, slope, root.div_(lr).add_(pull.strength), value=-1, out=x[rows])
     return new, after
@@ -198,8 +208,8 @@ def choose_rows(chosen: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
     Args:
         chosen: [R] bool: the rows of the new one.
-        new: [R, ...].
-        old: [R, ...].
+        new: [R, ...], the values of chosen rows.
+        old: [R, ...], the values of the other rows.
 
     Returns:
         [R, ...].

@@ -13,7 +13,7 @@ def row_pointers(rows: Tensor, n: int) -> Tensor:
 
     Args:
         rows: [E] int64, the row of each entry, in any order.
-        n: Number of rows.
+        n: Number of rows, rows without entries included.
 
     Returns:
         [n+1] int64.
@@ -40,9 +40,6 @@ _FEW = 50_000
 def stable_order(keys: Tensor, num_keys: int) -> Tensor:
     """Compute the stable ascending order of integers.
 
-    On the CPU many keys are sorted by counting: scipy's conversion from CSR to CSC sorts the columns of a
-    matrix whose row e has one entry, in column keys[e].
-
     Args:
         keys: [E], integers in 0 .. num_keys - 1.
         num_keys: Number of different keys that are possible.
@@ -54,6 +51,8 @@ def stable_order(keys: Tensor, num_keys: int) -> Tensor:
         return torch.argsort(keys, stable=True)
     import scipy.sparse
 
+    # Sort by counting: the matrix has one entry in each row e, in column keys[e]. scipy's conversion from CSR
+    # to CSC lists the rows of each column in ascending order, in linear time.
     size = len(keys)
     one_per_row = (np.ones(size, dtype=np.int8), keys.numpy(), np.arange(size + 1))
     order = scipy.sparse.csr_matrix(one_per_row, shape=(size, num_keys)).tocsc().indices
@@ -83,6 +82,7 @@ class Pattern:
     def row(self) -> Tensor:
         """The row of each stored entry, [E] int64, ascending."""
         rows = torch.arange(self.shape[0], device=self.indptr.device)
+        # `output_size` spares the device a synchronisation to find it.
         return torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=len(self.indices))
 
     @cached_property
@@ -102,12 +102,14 @@ class Pattern:
         For each width: the rows [n] int64, and their columns [width, n] int64, ascending. A row with fewer
         entries repeats its last column.
         """
+        # From 2 on a width is at most 1.5 times the one before, so padding adds less than half of a row.
         lengths = self.indptr.diff().long()
         longest = int(lengths.max()) if len(lengths) else 0
         buckets, below, width, wider = [], 0, 1, 2
         while below < longest:
             rows = ((lengths > below) & (lengths <= width)).nonzero()[:, 0]
             if len(rows):
+                # Beyond its end a row repeats its last entry, which changes no maximum.
                 step = torch.arange(width, device=rows.device)[:, None].minimum(lengths[rows] - 1)
                 buckets.append((rows, self.indices[self.indptr[rows] + step].long()))
             below, width, wider = width, wider, max(3, 2 * width)

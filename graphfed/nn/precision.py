@@ -16,8 +16,8 @@ def product_dtype(name: str, device: torch.device | str) -> torch.dtype | None:
     """Convert a setting to the argument `products` of the networks.
 
     Args:
-        name: "float32" or "bfloat16".
-        device: The torch device of the products.
+        name: The setting, "float32" or "bfloat16".
+        device: The torch device that computes the products.
 
     Returns:
         None for "float32": products have the dtype of the weights. torch.bfloat16 for "bfloat16".
@@ -51,6 +51,7 @@ def has_fast_bfloat16(device: torch.device | str) -> bool:
         return False
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     if capabilities:
+        # Names differ between architectures, but those of bfloat16 instructions have bf16 in them.
         return any(has is True and "bf16" in name for name, has in capabilities.items())
     # Older versions of torch have no `get_capabilities`.
     checks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile"))
@@ -61,7 +62,7 @@ def product(x: Tensor, weight: Tensor, products: torch.dtype | None) -> Tensor:
     """Multiply two tensors in a given dtype. Differentiable.
 
     Args:
-        x: [..., F].
+        x: [..., F], in the dtype of the network's states.
         weight: [F, H], or any tensor that can follow `x` in a matrix product.
         products: The dtype of the product (see `product_dtype`). None: that of `x`.
 
@@ -70,4 +71,5 @@ def product(x: Tensor, weight: Tensor, products: torch.dtype | None) -> Tensor:
     """
     if products is None or products == x.dtype:
         return x @ weight
+    # Casts are differentiable: the backward products have the shorter dtype too, their sums that of `x`.
     return (x.to(products) @ weight.to(products)).to(x.dtype)

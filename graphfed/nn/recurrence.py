@@ -73,6 +73,7 @@ def unroll(
     tensors += tuple(w for cell in cells for w in (cell.state, cell.inputs))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return list(_Unrolled.apply(plan, *tensors))  # type: ignore[no-untyped-call]
+    # Without gradients no block keeps its steps.
     return _forward(plan, tensors, None)
 
 
@@ -96,6 +97,7 @@ class _Plan:
 
 def _blocks(groups: int, columns: int) -> Iterator[tuple[slice, slice]]:
     """Divide groups and columns into blocks of at most SERIES series."""
+    # First as many columns of one set of weights as fit; then, if they are few, several sets.
     wide = max(1, min(columns, SERIES))
     deep = SERIES // wide
     for g in range(0, groups, deep):
@@ -147,6 +149,7 @@ class _Unrolled(torch.autograd.Function):
         again: list[_Block] = []
         if ctx.blocks is None:
             _forward(plan, ctx.saved_tensors, again)
+        # Reversed, so that `pop` takes the blocks in order and drops each.
         blocks = (ctx.blocks or again)[::-1]
         ctx.blocks = None
         for g, c in _blocks(groups, columns):
@@ -194,7 +197,9 @@ class _Layer:
         # tanh(a) = 2 sigmoid(2a) - 1, and the sigmoid is several times faster, so the products compute 2a.
         self.twice_of_inputs = 2 * self.of_inputs
         self.read = like.new_empty(slots + 1, groups, cell.state.shape[2], columns, dtype=products)
+        # The row of ones multiplies the biases.
         self.read[:, :, -1] = 1
+        # One buffer for h and [h; x; 1]: a step writes its result where the next product reads it.
         self.state = self.read[:, :, :hidden]
         if products != like.dtype:
             self.state = like.new_empty(self.state.shape)
@@ -213,8 +218,8 @@ class _Layer:
         """Run step t. Returns the state after it, [G, H, C].
 
         Args:
-            t: The step.
-            inputs: [G, D, C].
+            t: Number of the step, from 0.
+            inputs: [G, D, C], the frame, or the states of the layer below.
             first: [G, 1, C], a value in the place of the first input. None: the input itself.
         """
         hidden, slot, turn = self.hidden, t % len(self.gates), t % len(self.state)
@@ -229,12 +234,15 @@ class _Layer:
         read[:, hidden:-1] = inputs
         if first is not None:
             read[:, hidden : hidden + 1] = first
+        # a = M [h; x; 1], and 2 b = 2 N [x; 1]
         _multiply(self.of_state, read, gates)
         _multiply(self.twice_of_inputs, read[:, hidden:], candidate)
         r, z, of_state = gates[:, :hidden], gates[:, hidden : 2 * hidden], gates[:, 2 * hidden :]
+        # r and z in place; then c = 2 sigmoid(2 b + 2 r a_n) - 1 = tanh(b + r a_n)
         gates[:, : 2 * hidden].sigmoid_()
         candidate.addcmul_(r, of_state, value=2).sigmoid_()
         torch.add(candidate.new_tensor(-1.0), candidate, alpha=2, out=candidate)
+        # h' = c + z (h - c), written into the slot that the next step reads
         return torch.lerp(candidate, state, z, out=self.after(t))
 
     def step_back(self, t: int, grad: Tensor, inputs: int) -> tuple[Tensor, Tensor | None]:
@@ -243,7 +251,7 @@ class _Layer:
         The gradients of a and b overwrite the step's gates and candidate, for `weights_back`.
 
         Args:
-            t: The step.
+            t: Number of the step, from 0.
             grad: [G, H, C], the gradient of the state after the step. It is overwritten.
             inputs: For how many of the step's inputs a gradient is needed.
 
@@ -254,7 +262,9 @@ class _Layer:
         hidden, state, gates, candidate = self.hidden, self.state[t], self.gates[t], self.candidate[t]
         both, of_state = gates[:, : 2 * hidden], gates[:, 2 * hidden :]
         r, z = both.chunk(2, 1)
-        # h' = c + z (h - c)
+        # h' = c + z (h - c) with c = tanh(b + r a_n). For the gradient g of h' those of z and c are (h - c) g
+        # and (1 - z) g. That of b, (1 - c^2) (1 - z) g, overwrites c; those of r and a_n are a_n and r times
+        # it.
         before = grad * z
         of_both = torch.empty_like(both)
         of_r, of_z = of_both.chunk(2, 1)
@@ -263,6 +273,7 @@ class _Layer:
         torch.mul(candidate, of_state, out=of_r)
         torch.mul(candidate, r, out=of_state)
         torch.ops.aten.sigmoid_backward.grad_input(of_both, both, grad_input=both)
+        # M' a-gradient reaches h; M' a-gradient + N' b-gradient reaches x. Biases follow in `weights_back`.
         gates, candidate = gates.to(self.read.dtype), candidate.to(self.read.dtype)
         _add_product(before, self.of_state[:, :, :hidden].transpose(1, 2), gates)
         if not inputs:
@@ -274,6 +285,7 @@ class _Layer:
 
     def weights_back(self, of_state: Tensor | None, of_inputs: Tensor | None) -> None:
         """Add the gradients of M and N, each by one product over all steps. Called after all `step_back`."""
+        # Steps as further columns: one product [.., T*C] x [T*C, ..] adds up over the steps.
         read = _side_by_side(self.read[:-1]).transpose(1, 2)
         if of_state is not None:
             _add_product(of_state, _side_by_side(self.gates).to(read.dtype), read)
@@ -308,6 +320,7 @@ class _Block:
     def __init__(
         self, plan: _Plan, cells: Sequence[Cell], readout: Tensor | None, frames: Tensor, keep: bool
     ) -> None:
+        # Only a backward pass needs the values of all steps.
         slots = len(plan.reads_forecast) if keep else 1
         products = plan.products or frames.dtype
         self.plan, self.frames, self.readout = plan, frames, readout
@@ -340,6 +353,7 @@ class _Block:
         """
         layers, reads_forecast = self.layers, self.plan.reads_forecast
         if self.readout is None:
+            # `step_back` overwrites the gradients that it gets.
             grads = [grad.clone() for grad in upstream]
         else:
             grads = [torch.zeros_like(layer.state[0]) for layer in layers]
@@ -351,6 +365,8 @@ class _Block:
                 self._readout_back(layers[-1].after(t), of_forecast, grads[-1], into.readout)
             for i in reversed(range(len(layers))):
                 if i:
+                    # A layer above the first gives the gradients of all its inputs, the states of the layer
+                    # below.
                     width = layers[i - 1].hidden
                 else:
                     width = self.frames.shape[2] if into.frames is not None else int(reads_forecast[t])
@@ -361,6 +377,7 @@ class _Block:
             if into.frames is not None and below is not None:
                 into.frames[:, t] = below
                 if reads_forecast[t]:
+                    # The forecast replaced the first input of the frame, so that has no gradient.
                     into.frames[:, t, 0] = 0
         for layer, of_state, of_inputs in zip(layers, into.of_state, into.of_inputs, strict=True):
             layer.weights_back(of_state, of_inputs)

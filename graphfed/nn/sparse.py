@@ -44,10 +44,10 @@ class SparseMatrix:
         """Build a matrix from CSR arrays.
 
         Args:
-            indptr: [N+1] of any integer dtype.
+            indptr: [N+1] of any integer dtype, where the entries of each row begin. Stored as int32.
             indices: [E] of any integer dtype, ascending in each row.
-            values: [E].
-            shape: (N, M).
+            values: [E], in the order of the indices.
+            shape: (N, M), rows and columns without entries included.
 
         Returns:
             The matrix.
@@ -59,14 +59,15 @@ class SparseMatrix:
         """Build a matrix from coordinates in any order. Duplicates stay separate entries.
 
         Args:
-            row: [E] int64.
-            col: [E] int64.
-            values: [E].
+            row: [E] int64, the row of each entry.
+            col: [E] int64, the column of each entry.
+            values: [E], in the order of `row`.
             shape: (N, M).
 
         Returns:
             The matrix.
         """
+        # Radix sort: a stable order by column, then by row, is the order by (row, column).
         order = stable_order(col, shape[1])
         order = order[stable_order(row[order], shape[0])]
         return SparseMatrix.from_csr(row_pointers(row, shape[0]), col[order], values[order], shape)
@@ -76,15 +77,17 @@ class SparseMatrix:
         """Convert a scipy sparse matrix or array. The memory is copied.
 
         Args:
-            matrix: The matrix [N, M].
+            matrix: [N, M] in any of scipy's formats.
             dtype: The dtype of the values. None: torch's default.
 
         Returns:
             The matrix, on the CPU.
         """
         csr = matrix.tocsr()
+        # `sorted_indices` returns a copy, so the caller's matrix stays as it is.
         if not csr.has_sorted_indices:
             csr = csr.sorted_indices()
+        # `torch.from_numpy` alone would share the memory of the caller's arrays.
         indptr, indices, values = (torch.from_numpy(np.array(x)) for x in (csr.indptr, csr.indices, csr.data))
         values = values.to(dtype or torch.get_default_dtype())
         return SparseMatrix.from_csr(indptr, indices, values, tuple(csr.shape))
@@ -110,6 +113,7 @@ class SparseMatrix:
         Returns:
             The matrix.
         """
+        # `nonzero` lists the entries row by row, columns ascending: the order of CSR.
         row, col = dense.nonzero(as_tuple=True)
         shape = (dense.shape[0], dense.shape[1])
         return SparseMatrix.from_csr(row_pointers(row, shape[0]), col, dense[row, col], shape)
@@ -148,7 +152,7 @@ class SparseMatrix:
         """Replace the values.
 
         Args:
-            values: [E].
+            values: [E], in the order of the pattern.
 
         Returns:
             A matrix [N, M] with the same pattern.
@@ -162,6 +166,7 @@ class SparseMatrix:
             [copies * N, copies * M], with the entries of one copy after those of another.
         """
         (n, m), entries = self.shape, len(self.indices)
+        # [copies, 1], so that the sums below are [copies, N] and [copies, E], copy after copy.
         copy = torch.arange(copies, device=self.indices.device)[:, None]
         indptr = torch.cat(
             [(self.indptr[:-1] + copy * entries).flatten(), copy.new_tensor([copies * entries])]
@@ -178,6 +183,7 @@ class SparseMatrix:
         Returns:
             [n, M], the rows in this order.
         """
+        # The entries of a row are contiguous, so those of the result are one range per row.
         starts, counts = self.indptr[rows], self.indptr.diff()[rows]
         entry = ranges(starts, counts)
         shape = (len(rows), self.shape[1])
@@ -187,8 +193,8 @@ class SparseMatrix:
         """Select the rows start .. stop - 1, without a copy of the entries.
 
         Args:
-            start: The first row.
-            stop: One after the last row.
+            start: The first row, from 0.
+            stop: One after the last row, at most N.
 
         Returns:
             [stop - start, M].
@@ -227,12 +233,14 @@ def ranges(starts: Tensor, counts: Tensor) -> Tensor:
     """Concatenate the index ranges starts[i] .. starts[i] + counts[i] - 1.
 
     Args:
-        starts: [n], integers.
-        counts: [n], integers.
+        starts: [n], integers, the first number of each range.
+        counts: [n], integers, the length of each range; may be 0.
 
     Returns:
         [sum of counts], integers.
     """
+    # Element t of the result lies in the range i with t in [ends_i - counts_i, ends_i), and is
+    # starts_i + t - (ends_i - counts_i).
     ends = counts.cumsum(0)
     offset = torch.repeat_interleave(starts - (ends - counts), counts)
     return torch.arange(len(offset), device=starts.device) + offset
@@ -260,6 +268,7 @@ def _transposed_product(matrix: SparseMatrix, dense: Tensor) -> Tensor:
 
 def _row_sums(matrix: SparseMatrix, values: Tensor) -> Tensor:
     """Sum the entries of each row, [E] -> [N]."""
+    # A product with ones adds the entries of a row in order; atomic additions would not.
     return _product(matrix.indptr, matrix.indices, values, values.new_ones(matrix.shape[1]))
 
 
@@ -275,8 +284,8 @@ def sums_by(index: Tensor, values: Tensor, size: int) -> Tensor:
 
     Args:
         index: [E] int64 in 0 .. size - 1.
-        values: [E].
-        size: Number of indices.
+        values: [E], in the order of `index`.
+        size: Number of indices, those without values included.
 
     Returns:
         [size]; 0 for an index without values.
@@ -291,6 +300,7 @@ class _SpMM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: SparseMatrix, values: Tensor | None, dense: Tensor) -> Tensor:
         ctx.matrix = matrix
+        # The gradient of the values alone needs `dense`.
         ctx.save_for_backward(values, dense if values is not None and values.requires_grad else None)
         return _product(matrix.indptr, matrix.indices, matrix.values if values is None else values, dense)
 
@@ -306,6 +316,7 @@ class _SpMM(torch.autograd.Function):
             grad_values = torch.sparse.sampled_addmm(pattern, grad, dense.t(), beta=0.0).values()
         if ctx.needs_input_grad[2]:
             pattern = matrix.pattern
+            # Sorting the entries into the transpose does not pay for one product.
             if pattern.once and values is None and grad.device.type == "cpu":
                 return None, grad_values, _transposed_product(matrix, grad)
             indptr, indices = pattern.transpose
@@ -319,7 +330,7 @@ def spmm(matrix: SparseMatrix, dense: Tensor, values: Tensor | None = None) -> T
 
     Args:
         matrix: [N, M]. Its own values are constants.
-        dense: [M, H].
+        dense: [M, H], of the dtype of the values.
         values: [E], other values for the entries of `matrix`. None: its own.
 
     Returns:
@@ -338,6 +349,7 @@ class _EntrySums(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad = grad.contiguous()
+        # An entry has the derivative 1 in left[row] and in right[column].
         return None, _row_sums(ctx.matrix, grad), _column_sums(ctx.matrix, grad)
 
 
@@ -346,8 +358,8 @@ def entry_sums(matrix: SparseMatrix, left: Tensor, right: Tensor) -> Tensor:
 
     Args:
         matrix: [N, M]. Values are not used.
-        left: [N].
-        right: [M].
+        left: [N], a number for each row.
+        right: [M], a number for each column.
 
     Returns:
         [E].
@@ -361,6 +373,7 @@ class _AttentionWeights(torch.autograd.Function):
     def forward(ctx: Any, matrix: SparseMatrix, target: Tensor, source: Tensor, slope: float) -> Tensor:
         ctx.matrix, ctx.slope = matrix, slope
         scores = target.index_select(0, matrix.row).add_(source.index_select(0, matrix.indices))
+        # The backward pass needs only the signs of the scores: the slope of leaky_relu.
         positive = scores > 0
         scores = leaky_relu(scores, slope)
         # Subtract each row's largest score: the softmax stays the same, and exp cannot overflow.
@@ -395,8 +408,9 @@ def attention_weights(matrix: SparseMatrix, target: Tensor, source: Tensor, slop
 
     Args:
         matrix: [N, M]. Values are not used.
-        target: [N].
-        source: [M].
+        target: [N], the score of each row as a target of edges.
+        source: [M], the score of each column as a source of edges.
+        slope: The factor of negative scores in leaky_relu, at least 0 and less than 1.
 
     Returns:
         [E].
@@ -438,14 +452,15 @@ class SparseWeights:
         """Copy shared weights for each client.
 
         Args:
-            shared: [F, H].
+            shared: [F, H], the weights that every client gets.
             pair_client: [P] int64, sorted with `pair_feature` (see the class).
-            pair_feature: [P] int64.
-            num_clients: K.
+            pair_feature: [P] int64, the feature of each pair.
+            num_clients: K, clients without pairs included.
 
         Returns:
             The weights, the same for all clients.
         """
+        # Stored rows first, then a ghost row for every feature.
         values = torch.cat([shared.index_select(0, pair_feature), shared])
         return SparseWeights(values, pair_client, pair_feature, num_clients)
 
@@ -453,7 +468,7 @@ class SparseWeights:
         """Replace the values.
 
         Args:
-            values: [P + F, H].
+            values: [P + F, H]: the stored rows, then the ghost rows.
 
         Returns:
             Weights with the same pairs.
@@ -479,11 +494,13 @@ class SparseWeights:
         """Compute a weighted sum of the clients' weights.
 
         Args:
-            weights: [K].
+            weights: [K], the weight of each client. They need not add up to 1.
 
         Returns:
             sum_k weights[k] * W_k, [F, H].
         """
+        # sum_k w_k W_k = (sum_k w_k) ghost + sum over stored rows of w_k (W_k - ghost). So no tensor of [K,
+        # F, H] is built.
         ghost = self.ghost
         weights = weights.to(self.values.dtype)
         delta = self.values[: len(self.pair_client)] - ghost.index_select(0, self.pair_feature)
@@ -512,7 +529,7 @@ def pair_columns(
     Args:
         matrix: [N, F], the features of all clients' training rows.
         client: [N] int64, the index in the cohort of each row's client.
-        num_clients: K.
+        num_clients: K, clients without rows included.
         every_pair: Whether to store all K * F pairs. Else those that occur in the rows.
 
     Returns:
@@ -520,6 +537,7 @@ def pair_columns(
     """
     features = matrix.shape[1]
     if every_pair:
+        # A pair (k, f) has the code k F + f, so the order of codes is that of (client, feature).
         codes = torch.arange(num_clients * features, device=client.device)
     else:
         codes = client[matrix.row] * features + matrix.indices
@@ -542,10 +560,10 @@ def shift_columns(
     weights.
 
     Args:
-        matrix: [N, F].
+        matrix: [N, F], the stacked features of all clients' rows.
         client: [N] int64, the index in the cohort of each row's client.
         pair_client: [P] int64, sorted with `pair_feature` (see `SparseWeights`).
-        pair_feature: [P] int64.
+        pair_feature: [P] int64, the feature of each pair.
 
     Returns:
         [N, P + F].
@@ -556,6 +574,7 @@ def shift_columns(
         return SparseMatrix.from_csr(matrix.indptr, matrix.indices, matrix.values, shape)
     codes = pair_client * features + pair_feature
     wanted = client[matrix.row] * features + matrix.indices
+    # Beyond the last code `searchsorted` returns P, which is no index; the comparison rejects the entry.
     pair = torch.searchsorted(codes, wanted).clamp(max=pairs - 1)
     is_stored = codes[pair] == wanted
     # The pairs of a client are sorted by feature. So the columns of every row stay sorted if all are stored.

@@ -30,7 +30,7 @@ def make_tiles(client: Tensor, num_clients: int, fetch: int = 8) -> Tiles:
 
     Args:
         client: [N] int64, ascending: the client of each row.
-        num_clients: K.
+        num_clients: K, clients without rows included.
         fetch: The time to load the weights of a tile, as the number of rows multiplied in that time.
 
     Returns:
@@ -39,10 +39,12 @@ def make_tiles(client: Tensor, num_clients: int, fetch: int = 8) -> Tiles:
     counts = torch.bincount(client, minlength=num_clients)
     largest = max(int(counts.max()) if len(counts) else 1, 1)
     sizes = sorted({min(1 << b, largest) for b in range(largest.bit_length() + 1)})
+    # Of sizes that take equally long the largest is taken: it has the fewest tiles.
     # The time of a tile: its rows, padding included, and loading its weights.
     size = min(sizes, key=lambda s: (int(((counts + s - 1) // s).sum()) * (s + fetch), -s))
     per_client = (counts + size - 1) // size
     if size == largest:
+        # A tile for a client without rows too, so that tile k is that of client k.
         per_client = torch.ones_like(counts)
     first_tile = per_client.cumsum(0) - per_client
     first_row = counts.cumsum(0) - counts

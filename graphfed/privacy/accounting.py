@@ -22,8 +22,8 @@ def composed_epsilon(epsilon: float, times: int) -> float:
     The bound holds for any mechanisms, even if each depends on the results of those before.
 
     Args:
-        epsilon: Privacy budget of each use.
-        times: Number of uses.
+        epsilon: Privacy budget of each use, above 0.
+        times: Number of uses, at least 1.
 
     Returns:
         times * epsilon.
@@ -48,10 +48,10 @@ def gaussian_epsilon(
 
     Args:
         noise_multiplier: Standard deviation of the noise, divided by the sensitivity in the 2-norm.
-        delta: Delta of all uses together.
-        times: Number of uses.
+        delta: Delta of all uses together, between 0 and 1.
+        times: Number of uses, at least 1.
         sampling_rate: Probability with which a record takes part in a use.
-        accountant: "rdp" or "pld".
+        accountant: "rdp" (Renyi), or "pld", which is tighter and slower.
 
     Returns:
         Epsilon of all uses together.
@@ -64,6 +64,7 @@ def gaussian_epsilon(
         raise InputError(f"sampling_rate must be above 0 and at most 1; got {shown(sampling_rate)}")
     dp = _library()
     event = dp.GaussianDpEvent(noise_multiplier)
+    # A record that is sampled with probability 1 takes part in every use: plain composition.
     if sampling_rate < 1:
         event = dp.PoissonSampledDpEvent(sampling_rate, event)
     return _epsilon(event, delta, times, accountant)
@@ -75,8 +76,8 @@ def laplace_epsilon(scale: float, delta: float, *, times: int = 1) -> float:
     Args:
         scale: Scale of the noise, divided by the sensitivity in the 1-norm; one use is 1 /
             scale-differentially private.
-        delta: Delta of all uses together.
-        times: Number of uses.
+        delta: Delta of all uses together, between 0 and 1.
+        times: Number of uses, at least 1.
 
     Returns:
         Epsilon of all uses together.
@@ -98,6 +99,7 @@ def _epsilon(event: Any, delta: float, times: int, accountant: str) -> float:
         from dp_accounting.pld import PLDAccountant as Accountant
     else:
         raise InputError(f"accountant={shown(accountant)} is unknown; use rdp or pld")
+    # A new accountant for each question, because an accountant adds up what it is given.
     return float(Accountant().compose(event, times).get_epsilon(delta))
 
 

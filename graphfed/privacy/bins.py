@@ -54,9 +54,10 @@ def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
     """Assign coordinates to bins, by random orders drawn from a public key.
 
     Args:
-        ids: [N] stable ids of the clients.
-        width: Number of coordinates, d.
-        receivers: [N] number of bins of each client.
+        key: The public key of the orders (`graphfed.random.fold`).
+        ids: [N] int64, the stable ids of the clients.
+        width: d, the number of coordinates.
+        receivers: [N] int64, r of each client, the number of its bins.
 
     Returns:
         The bins.
@@ -71,10 +72,6 @@ def assign_bins(key: int, ids: Tensor, width: int, receivers: Tensor) -> Bins:
 def order_coordinates(key: int, ids: Tensor, width: int) -> Tensor:
     """Draw the random order of each client's coordinates from a public key.
 
-    One sort of machine words gives the order: the upper bits of each word are random, the lower ones are the
-    coordinate. With equal upper bits (19 of them at d = 4714) two coordinates keep their order; their
-    probability of changing places differs from 1/2 by less than d / 2^32. Privacy does not depend on it.
-
     Args:
         ids: [N] stable ids of the clients.
         width: Number of coordinates, d.
@@ -82,11 +79,14 @@ def order_coordinates(key: int, ids: Tensor, width: int) -> Tensor:
     Returns:
         [N, d] int16 or int32: the coordinate at each place.
     """
+    # The orders of all clients are kept, so in the smallest type that has the numbers 0 .. d - 1.
     small = torch.int16 if width <= 1 << 15 else torch.int32
     order = torch.empty(len(ids), width, dtype=small, device=ids.device)
     column = torch.arange(width, device=ids.device, dtype=torch.int32)
     bits = max(1, (width - 1).bit_length())
     for rows in chunks(len(ids), width):
+        # One sort gives the orders: the upper bits of a word are random, the lower ones are the coordinate.
+        # Equal upper bits change a probability by less than d / 2^32; privacy does not depend on it.
         keys = (words32(key, ids[rows], width) & -(1 << bits)) | column
         order[rows] = (_sorted(keys) & ((1 << bits) - 1)).to(small)
     return order
@@ -121,8 +121,8 @@ def budget_of(accounting: Accounting, epsilon: float, width: int, size: Tensor |
 
     Args:
         accounting: "per_receiver": epsilon / size; "coalition": epsilon / d.
-        epsilon: Privacy budget of a client.
-        width: Number of coordinates, d.
+        epsilon: Privacy budget of a client, above 0.
+        width: d, the number of coordinates of a client.
         size: Coordinates of the bin, a number or a tensor.
 
     Returns:
@@ -132,6 +132,8 @@ def budget_of(accounting: Accounting, epsilon: float, width: int, size: Tensor |
         Lumos, Eq. (26), epsilon', with the changes of docs/papers/lumos.md, items 5 and 6.
     """
     size = torch.as_tensor(size, dtype=torch.float64)
+    # Budgets of independent bits add up: over a bin for one receiver, over all d coordinates for all
+    # together.
     return epsilon / (size if accounting == "per_receiver" else torch.full_like(size, width))
 
 
@@ -155,9 +157,11 @@ def encode_bins(
 
     Args:
         x: [N, d] features in [low, high].
-        ids: [N] stable ids of the clients.
-        purpose: The name of the draws.
-        epsilon: Privacy budget of a client.
+        ids: [N] int64, the stable ids of the clients.
+        bins: The bins of the same clients.
+        noise: The source of the bits' words.
+        purpose: The name of the draws, used for this release only.
+        epsilon: Privacy budget of a client, above 0.
         accounting: Whether epsilon holds against one receiver or all together.
         low: Public lower bound of every feature.
         high: Public upper bound of every feature.
@@ -177,14 +181,17 @@ def encode_bins(
     for rows in chunks(len(ids), width):
         values = dense_rows(x, rows)
         check_bounds(values, ids[rows], low, high)
+        # In the order of the bins, so that a bin's bits are contiguous.
         values = values.gather(1, bins.order[rows].long())
         words = noise.words(purpose, ids[rows], width)
         # A client's bins have two sizes, and the larger bins come first.
         parts = bins.receivers[rows].clamp(min=1)[:, None]
         whole, over = width // parts, width % parts
         sizes = torch.cat([whole + 1, whole.clamp(min=1)], 1)
+        # Two budgets a client [n, 2], computed once and chosen by place below.
         count = rare(budget_of(accounting, epsilon, width, sizes))
         count = torch.where(place < over * (whole + 1), count[:, :1], count[:, 1:])
         bits = coins(values, count, words, low, high)
+        # Nobody receives these bits; zeros say nothing.
         packed[rows] = pack_bits(bits & (bins.receivers[rows] > 0)[:, None])
     return packed

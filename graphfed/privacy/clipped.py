@@ -52,7 +52,7 @@ class ClippedNoise:
         """Clip vectors and add noise.
 
         Args:
-            x: [n, ..., H] vectors.
+            x: [n, ..., H], vectors along the last dimension; they must be finite.
 
         Returns:
             [n, ..., H].
@@ -60,8 +60,10 @@ class ClippedNoise:
         width = x.shape[-1]
         bounded = clipped(x, self.clip).reshape(-1, width)
         noised = torch.empty_like(bounded)
+        # Without a seed the ids only count the rows.
         ids = torch.arange(len(bounded), device=x.device)
         for rows in chunks(len(bounded), 2 * width):
+            # Two uniform words give two normal numbers, so an odd width draws one more.
             words = Noise().words("", ids[rows], 2 * math.ceil(width / 2))
             noised[rows] = bounded[rows] + self.deviation * normal(words, width).to(x.dtype)
         return noised.view_as(x)
@@ -70,7 +72,8 @@ class ClippedNoise:
         """Convert received vectors to a dtype.
 
         Args:
-            encoded: [n, ..., H] vectors with noise.
+            encoded: [n, ..., H], the vectors with their noise.
+            dtype: The dtype that the vectors had before they were encoded.
 
         Returns:
             [n, ..., H].

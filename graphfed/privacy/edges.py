@@ -22,7 +22,7 @@ def edge_mechanism(epsilon: float) -> Mechanism:
     """Describe one release of `flip_edges`.
 
     Args:
-        epsilon: Privacy budget of an edge.
+        epsilon: Privacy budget of an edge, above 0.
 
     Returns:
         The mechanism.
@@ -39,12 +39,14 @@ def expected_edges(num_nodes: int, num_edges: int, epsilon: float) -> float:
     """Compute the expected number of pairs that are 1 after `flip_edges`.
 
     Args:
+        num_nodes: N, the number of nodes.
         num_edges: Number of edges, each counted once.
-        epsilon: Privacy budget of an edge.
+        epsilon: Privacy budget of an edge, above 0.
 
     Returns:
         The expectation.
     """
+    # The probability of a flip as `flip_edges` draws it; 2 SHIFT is the number of words.
     flip = float(rare(epsilon)) / (2 * SHIFT)
     pairs = num_nodes * (num_nodes - 1) / 2
     return num_edges * (1 - flip) + (pairs - num_edges) * flip
@@ -56,11 +58,14 @@ def answered(node: Tensor, neighbour: Tensor, num_nodes: int) -> tuple[Tensor, T
     Args:
         node: [E] number of the one node of each edge.
         neighbour: [E] number of the other one.
+        num_nodes: N, the number of nodes in the graph.
 
     Returns:
         Whether `node` reports the edge, [E] bool, and the place of the edge among its bits, [E].
     """
     ahead = (neighbour - node) % num_nodes
+    # The distance from one node to the other around the circle is shorter in one of the two directions. The
+    # smaller node decides a tie. A self loop has the distance 0.
     reported = (2 * ahead < num_nodes) | ((2 * ahead == num_nodes) & (node < neighbour))
     return reported & (ahead > 0), ahead - 1
 
@@ -80,29 +85,34 @@ def flip_edges(
     >= 1 / (1 + e^epsilon); the ratio is at most e^epsilon.
 
     Args:
-        node: [n] numbers of the nodes.
+        node: [n] numbers of the nodes that report.
         row: [E] index of a node in `node`, for each edge.
         neighbour: [E] number of the edge's other node. An edge between two of the nodes is listed from both.
         num_nodes: Number of nodes in the graph, N.
-        purpose: The name of the draws.
-        epsilon: Privacy budget of an edge.
+        noise: The source of the bits' words.
+        purpose: The name of the draws, used for this release only.
+        epsilon: Privacy budget of an edge, above 0.
 
     Returns:
         [n, ceil(floor(N / 2) / 8)] uint8, packed.
     """
     width, device = num_nodes // 2, node.device
     reported, place = answered(node[row], neighbour, num_nodes)
+    # Sorted by row, so that the edges of some rows are a contiguous part.
     order = torch.argsort(row[reported], stable=True)
     row, place = row[reported][order], place[reported][order]
+    # A signed word is below `coin` for `rare` of its 2^32 values.
     coin = int(rare(epsilon)) - SHIFT
     packed = torch.empty(len(node), (width + 7) // 8, dtype=torch.uint8, device=device)
     for rows in chunks(len(node), width):
+        # First the bits of a graph without edges; an edge inverts its bit.
         bits = noise.words(purpose, node[rows], width) < coin
         ends = torch.searchsorted(row, torch.tensor([rows.start, rows.stop], device=device)).tolist()
         some = slice(*ends)
         at = (row[some] - rows.start, place[some])
         bits[at] = ~bits[at]
         if num_nodes % 2 == 0:
+            # The last bit is the pair of opposite nodes, which the smaller one reports.
             bits[:, -1] &= 2 * node[rows] < num_nodes
         packed[rows] = pack_bits(bits)
     return packed
@@ -113,7 +123,7 @@ def pairs_of_bits(packed: Tensor, node: Tensor, num_nodes: int) -> tuple[Tensor,
 
     Args:
         packed: [n, B] uint8 of some nodes.
-        node: [n] numbers of these nodes.
+        node: [n] numbers of these nodes, in the order of `packed`.
         num_nodes: Number of nodes in the graph.
 
     Returns:

@@ -36,8 +36,8 @@ def gaussian_delta(sigma: float, epsilon: float, sensitivity: float = 1.0) -> fl
     """Compute the smallest delta for which Gaussian noise is (epsilon, delta)-private.
 
     Args:
-        sigma: Standard deviation of the noise.
-        epsilon: Privacy budget.
+        sigma: Standard deviation of the noise, above 0.
+        epsilon: Privacy budget, at least 0; may be large.
         sensitivity: Largest 2-norm of the difference of two inputs.
 
     Returns:
@@ -67,8 +67,8 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
     """Compute the smallest standard deviation that is (epsilon, delta)-private, to 11 digits and rounded up.
 
     Args:
-        epsilon: Privacy budget.
-        delta: Delta.
+        epsilon: Privacy budget, above 0 and finite.
+        delta: Delta of the release, between 0 and 1.
         sensitivity: Largest 2-norm of the difference of two inputs.
 
     Returns:
@@ -85,6 +85,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
             "the Gaussian mechanism needs epsilon and sensitivity above 0 and delta between 0 and 1; got "
             f"epsilon {shown(epsilon)}, sensitivity {shown(sensitivity)}, delta {shown(delta)}"
         )
+    # Only sigma / sensitivity matters, so search with sensitivity 1. First bracket the root by doubling.
     low = high = 1.0
     while gaussian_delta(high, epsilon) > delta:
         high *= 2
@@ -93,6 +94,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> fl
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if gaussian_delta(middle, epsilon) > delta else (low, middle)
+    # The upper end of the bracket, and more than the rounding error of delta: never too little noise.
     return high * (1 + ROUNDING) * sensitivity
 
 
@@ -104,8 +106,8 @@ def composed_gaussian_epsilon(noise_multiplier: float, delta: float, times: int)
 
     Args:
         noise_multiplier: Standard deviation of each release's noise, divided by its sensitivity.
-        delta: Delta of all releases together.
-        times: Number of releases.
+        delta: Delta of all releases together, between 0 and 1.
+        times: Number of releases, at least 1.
 
     Returns:
         epsilon; inf above 10^6.
@@ -121,6 +123,7 @@ def composed_gaussian_epsilon(noise_multiplier: float, delta: float, times: int)
             "a noise multiplier above 0, delta between 0 and 1 and at least one release are needed; got "
             f"{shown(noise_multiplier)}, {shown(delta)}, {shown(times)}"
         )
+    # n mechanisms with multiplier s compose to one with s / sqrt(n), exactly.
     sigma = noise_multiplier / math.sqrt(times)
     if gaussian_delta(sigma, MAX_EPSILON) > delta:
         return math.inf
@@ -140,12 +143,12 @@ def gaussian_mechanism(
     two such vectors differ in at most 2 max_set places, by at most high - low in each.
 
     Args:
-        epsilon: Privacy budget.
-        delta: Delta.
-        width: Number of features, d.
+        epsilon: Privacy budget of the release, above 0.
+        delta: Delta of the release, between 0 and 1.
+        width: d, the number of features.
         low: Public lower bound of every feature.
         high: Public upper bound of every feature.
-        max_set: The argument of `gaussian`.
+        max_set: As in `gaussian`: the most features above `low`; None for any number.
 
     Returns:
         The mechanism; its sensitivity is (high - low) sqrt(d), or (high - low) sqrt(min(d, 2 max_set)).
@@ -168,6 +171,7 @@ def limit_set(values: Tensor, ids: Tensor, key: int, low: float, max_set: int) -
     Args:
         values: [n, d] features, at least `low`.
         ids: [n] stable ids of the nodes.
+        key: The key of the choice, which need not be secret.
         low: The value of a feature that is not set.
         max_set: Largest number of features above `low` in a row.
 
@@ -176,6 +180,7 @@ def limit_set(values: Tensor, ids: Tensor, key: int, low: float, max_set: int) -
     """
     is_set = values > low
     above = (is_set.sum(1) > max_set).nonzero()[:, 0]
+    # The features with the largest draws stay. A feature that is not set draws less than any 32-bit word.
     draws = words32(key, ids[above], values.shape[1]).long().masked_fill(~is_set[above], -(1 << 32))
     chosen = draws.topk(min(max_set, values.shape[1]), 1).indices
     rows = values[above]
@@ -199,13 +204,14 @@ def gaussian(
     Args:
         x: [N, d] features in [low, high].
         ids: [N] stable ids of the nodes.
-        purpose: The name of the draws.
-        sigma: Standard deviation of the noise.
+        noise: The source of the words of the normal draws.
+        purpose: The name of the draws, used for this release only.
+        sigma: Standard deviation of the noise (`gaussian_sigma`).
         low: Public lower bound of every feature.
         high: Public upper bound of every feature.
         max_set: Largest number of a node's features that may be above `low`; `limit_set` drops the others
             first. None for any number.
-        key: The key of `limit_set`.
+        key: The key of `limit_set`; not used without `max_set`.
 
     Returns:
         [N, d] dense, in the dtype of x.
@@ -225,9 +231,9 @@ def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
     """Describe one release of `gaussian_in_ball` with ``gaussian_sigma(epsilon, delta, 2)``.
 
     Args:
-        epsilon: Privacy budget.
-        delta: Delta.
-        width: Number of features.
+        epsilon: Privacy budget of the release, above 0.
+        delta: Delta of the release, between 0 and 1.
+        width: d, the number of features.
 
     Returns:
         The mechanism.
@@ -237,6 +243,7 @@ def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
         epsilon,
         f"all {width} features of a node: private between any two feature vectors of length at most 1",
         delta,
+        # Two vectors of length at most 1 differ by at most 2.
         2.0,
     )
 
@@ -247,10 +254,11 @@ def gaussian_in_ball(
     """Scale rows longer than 1 to length 1 and add noise.
 
     Args:
-        x: [N, d] features.
+        x: [N, d] features, of any size.
         ids: [N] stable ids of the nodes.
-        purpose: The name of the draws.
-        sigma: Standard deviation of the noise.
+        noise: The source of the words of the normal draws.
+        purpose: The name of the draws, used for this release only.
+        sigma: Standard deviation of the noise (`gaussian_sigma` at sensitivity 2).
 
     Returns:
         [N, d] dense, in the dtype of x.
@@ -274,6 +282,7 @@ def _with_noise(
     width = x.shape[1]
     noised = torch.empty(len(ids), width, dtype=x.dtype, device=ids.device)
     for rows in chunks(len(ids), 2 * width):
+        # Bounds are checked or enforced on what gets the noise, row by row.
         values = bounded(dense_rows(x, rows), ids[rows])
         noised[rows] = values + sigma * normal(noise.words(purpose, ids[rows], width + width % 2), width)
     return noised
@@ -284,12 +293,13 @@ def clipped(x: Tensor, clip: float) -> Tensor:
 
     Args:
         x: [..., H] vectors along the last dimension.
-        clip: Largest 2-norm.
+        clip: Largest 2-norm of a vector, above 0.
 
     Returns:
         [..., H].
     """
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # The factor is 1 for vectors that are short enough.
     return x * (clip / norm.clamp(min=clip))
 
 
@@ -298,7 +308,7 @@ def normal(words: Tensor, width: int) -> Tensor:
 
     Args:
         words: [n, width, rounded up to even] uniform int32.
-        width: Numbers in a row.
+        width: Numbers in a row; an odd one leaves the last draw out.
 
     Returns:
         [n, width] float64.
@@ -306,6 +316,7 @@ def normal(words: Tensor, width: int) -> Tensor:
     Reference:
         Box and Muller 1958.
     """
+    # The half keeps u off 0, where the logarithm is infinite; so the largest draw is 6.7.
     u = (words.double() + (SHIFT + 0.5)) / WORDS  # in (0, 1)
     half = words.shape[1] // 2
     radius, angle = (-2 * u[:, :half].log()).sqrt_(), 2 * math.pi * u[:, half:]

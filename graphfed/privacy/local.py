@@ -46,6 +46,7 @@ def rare(epsilon: Tensor | float) -> Tensor:
         raise InputError(f"a privacy budget must be above 0; got {shown(worst)}; raise epsilon")
     # sigmoid(-epsilon) = 1 / (e^epsilon + 1) without overflow. Its last bits may be wrong, so it is made a
     # little larger before it is rounded up.
+    # Rounded up also where the product is a whole number: the rarer outcome never has too few words.
     count = (torch.sigmoid(-epsilon) * (WORDS * (1 + 2.0**-40))).floor() + 1
     if bool((count >= SHIFT).any()):
         raise InputError(
@@ -67,6 +68,7 @@ def gain(epsilon: Tensor | float) -> Tensor:
     Reference:
         Lumos, Eq. (27).
     """
+    # (1 - p) - p in words: decoding without bias needs the probabilities that were drawn with.
     return WORDS / (WORDS - 2 * rare(epsilon))
 
 
@@ -80,8 +82,8 @@ def one_bit(x: Tensor, epsilon: Tensor | float, words: Tensor, low: float, high:
         x: Values in [low, high]; see `check_bounds`.
         epsilon: Budget of each bit, a number or a tensor that broadcasts against x.
         words: A uniform int32 word for each value; see `Noise.words`.
-        low: Public lower bound.
-        high: Public upper bound.
+        low: Public lower bound of the values.
+        high: Public upper bound of the values, above `low`.
 
     Returns:
         bool, of the shape of x.
@@ -96,11 +98,11 @@ def coins(x: Tensor, count: Tensor, words: Tensor, low: float, high: float) -> T
     """Encode each value as a noised bit, for callers that have computed ``rare(epsilon)``.
 
     Args:
-        x: Values in [low, high].
-        count: ``rare(epsilon)``, broadcasts against x.
+        x: Values in [low, high]; see `check_bounds`.
+        count: ``rare(epsilon)``, float64; it broadcasts against x.
         words: A uniform int32 word for each value.
-        low: Public lower bound.
-        high: Public upper bound.
+        low: Public lower bound of the values.
+        high: Public upper bound of the values, above `low`.
 
     Returns:
         bool, of the shape of x.
@@ -125,9 +127,10 @@ def decode_one_bit(
     (`rescale`), d / m for `multi_bit`.
 
     Args:
-        epsilon: Budget of each bit.
-        low: Public lower bound.
-        high: Public upper bound.
+        bits: The noised bits, bool of any shape.
+        epsilon: Budget of each bit, as when it was encoded.
+        low: Public lower bound of the values.
+        high: Public upper bound of the values.
         scale: Factor of the deviation from the middle.
 
     Returns:
@@ -145,11 +148,12 @@ def multi_bit_count(epsilon: float, width: int) -> int:
 
     Args:
         epsilon: Privacy budget of a node's features.
-        width: Number of features, d.
+        width: d, the number of features.
 
     Returns:
         m.
     """
+    # The inner minimum keeps `int` from an infinite epsilon.
     return max(1, min(width, int(min(epsilon / 2.18, width))))
 
 
@@ -158,7 +162,7 @@ def multi_bit_mechanism(epsilon: float, width: int) -> Mechanism:
 
     Args:
         epsilon: Privacy budget of a node's features.
-        width: Number of features.
+        width: d, the number of features.
 
     Returns:
         The mechanism.
@@ -184,7 +188,8 @@ def multi_bit(
     Args:
         x: [N, d] features in [low, high].
         ids: [N] stable ids of the nodes.
-        purpose: The name of the draws.
+        noise: The source of the words of coordinates and bits.
+        purpose: The name of the draws, used for this release only.
         epsilon: Privacy budget of a node's features.
         low: Public lower bound of every feature.
         high: Public upper bound of every feature.
@@ -204,6 +209,7 @@ def multi_bit(
     for rows in chunks(len(ids), width):
         values = dense_rows(x, rows)
         check_bounds(values, ids[rows], low, high)
+        # The coordinates are drawn without looking at x, so only the bits cost budget.
         draws = noise.words(f"{purpose}/coordinates", ids[rows], count).long() + SHIFT
         coins = noise.words(f"{purpose}/bits", ids[rows], count)
         columns[rows] = _draw_without_replacement(draws, width)
@@ -221,6 +227,7 @@ def _draw_without_replacement(draws: Tensor, width: int) -> Tensor:
     order = torch.arange(width, device=draws.device).repeat(n, 1)
     row = torch.arange(n, device=draws.device)
     for j in range(count):
+        # A number in j .. width - 1: the upper part of the product of a 32-bit word and the count of choices.
         other = j + (draws[:, j] * (width - j) >> 32)
         # A copy, because with one row torch refuses to write to what it reads.
         chosen, first = order[row, other], order[:, j].clone()
@@ -233,7 +240,8 @@ def label_mechanism(epsilon: float, num_classes: int) -> Mechanism:
     """Describe one release of `randomised_response`.
 
     Args:
-        epsilon: Privacy budget of a label.
+        epsilon: Privacy budget of a label, above 0.
+        num_classes: C, the number of classes.
 
     Returns:
         The mechanism.
@@ -250,6 +258,7 @@ def _other_class(epsilon: float, num_classes: int) -> int:
     """Compute how many words give each class but the true one: 2^32 / (e^epsilon + C - 1), rounded up."""
     if not epsilon > 0:
         raise InputError(f"a privacy budget must be above 0; got {shown(epsilon)}; raise epsilon")
+    # e^-eps in numerator and denominator: e^eps overflows for large budgets.
     probability = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
     return math.floor(probability * WORDS * (1 + 2.0**-40)) + 1
 
@@ -258,7 +267,8 @@ def response_matrix(epsilon: float, num_classes: int) -> Tensor:
     """Compute the probabilities of `randomised_response`, as its words give them.
 
     Args:
-        epsilon: Privacy budget of a label.
+        epsilon: Privacy budget of a label, above 0.
+        num_classes: C, the number of classes.
 
     Returns:
         [C, C] float64: T[y, z] is the probability that z is released if y is true.
@@ -274,10 +284,12 @@ def randomised_response(
     """Draw the words of `respond`, and release a class for each label.
 
     Args:
-        labels: [n] classes, 0..C-1.
+        labels: [n] int64, classes 0..C-1.
         ids: [n] stable ids of the nodes.
-        purpose: The name of the draws.
-        epsilon: Privacy budget of a label.
+        noise: The source of the labels' words.
+        purpose: The name of the draws, used for this release only.
+        epsilon: Privacy budget of a label, above 0.
+        num_classes: C, the number of classes.
 
     Returns:
         [n] int64.
@@ -295,9 +307,10 @@ def respond(labels: Tensor, words: Tensor, epsilon: float, num_classes: int) -> 
     (e^epsilon + C - 1). The ratio of any two rows of `response_matrix` is at most e^epsilon in every column.
 
     Args:
-        labels: [n] classes, 0..C-1.
+        labels: [n] int64, classes 0..C-1.
         words: [n] uniform int32 words, one for each label; see `Noise.words`.
-        epsilon: Privacy budget of a label.
+        epsilon: Privacy budget of a label, above 0.
+        num_classes: C, the number of classes.
 
     Returns:
         [n] int64.
@@ -319,14 +332,15 @@ def check_bounds(x: Tensor, ids: Tensor, low: float, high: float) -> None:
     """Check that values are within their bounds.
 
     Args:
-        x: [n, d] features.
+        x: [n, d] features; NaN is outside any bounds.
         ids: [n] ids of the nodes, for the message.
-        low: Public lower bound.
-        high: Public upper bound.
+        low: Public lower bound of every feature.
+        high: Public upper bound of every feature.
 
     Raises:
         InputError: A value is outside [low, high].
     """
+    # Written so that NaN, which compares as false, is outside.
     outside = ~((x >= low) & (x <= high))
     if bool(outside.any()):
         row, column = outside.nonzero()[0].tolist()
@@ -341,8 +355,8 @@ def dense_rows(x: Tensor | SparseMatrix, rows: slice) -> Tensor:
     """Return consecutive rows of a matrix as a dense one.
 
     Args:
-        x: [N, d] matrix.
-        rows: n consecutive rows.
+        x: [N, d] matrix, dense or sparse.
+        rows: A slice of n consecutive rows.
 
     Returns:
         [n, d].

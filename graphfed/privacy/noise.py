@@ -53,15 +53,16 @@ class Noise:
         With a seed, the same purpose and id give the same words again: use a purpose once only.
 
         Args:
-            purpose: The name of the draws.
+            purpose: The name of the draws; of no effect without a seed.
             ids: [N] stable ids of the rows.
-            width: Words for each row.
+            width: Number of words for each row.
 
         Returns:
             [N, width] int32.
         """
         if self.seed is not None:
             return words32(fold(self.seed, "privacy noise", purpose), ids, width)
+        # A bytearray, because torch needs memory that it may write to.
         drawn = bytearray(os.urandom(4 * len(ids) * width))
         if not drawn:
             return torch.empty(len(ids), width, dtype=torch.int32, device=ids.device)
@@ -70,9 +71,13 @@ class Noise:
     def protection(self, mechanism: Mechanism) -> str:
         """Return the protection of a release for the ledger.
 
+        Args:
+            mechanism: What one release costs.
+
         Returns:
             ``ldp(eps=2)``, ``ldp(eps=2, delta=1e-05)`` or ``simulated``.
         """
+        # Whoever knows the seed can remove the noise, so nothing is protected.
         if self.seed is not None:
             return "simulated"
         delta = f", delta={mechanism.delta:g}" if mechanism.delta else ""
@@ -83,7 +88,8 @@ def chunks(rows: int, width: int) -> list[slice]:
     """Divide rows into parts for which memory suffices.
 
     Args:
-        width: Words for each row.
+        rows: Number of rows, may be 0.
+        width: Number of words for each row.
 
     Returns:
         Consecutive slices of at most CHUNK words, or of one row.

@@ -274,7 +274,7 @@ def test_every_step_of_link_prediction_draws_its_own_pairs(monkeypatch: pytest.M
 
     monkeypatch.setattr(naive_fedgnn, "draw_pairs", recorded)
     gf.run(
-        "naive_fedgnn", task="link_prediction", data="social", clients=2, rounds=2,
+        "naive_fedgnn", task="link_prediction", data="social", rounds=2,
         settings={"local_steps": 3, "data.num_nodes": 60}, out=False,
     )  # fmt: skip
     assert len(keys) == len({*keys}) == 6

@@ -65,6 +65,7 @@ class Client(Participant):
             body = self._body(message, "all_keys", EVERYONE)
             keys = split_rows(body, KEYS_BYTES, range(self.terms.clients))
             self._enough(len(keys), "that advertise keys")
+            # With replaced keys of this client, the other clients would share secrets with the server.
             if keys.get(self.party) != self._advertised:
                 raise ProtocolError(
                     "the list of keys has other keys for this client than the client advertised"
@@ -72,6 +73,7 @@ class Client(Participant):
             # With one key under two names, the server would know both ends of a mask.
             if len({key[i : i + KEY_BYTES] for key in keys.values() for i in (0, KEY_BYTES)}) < 2 * len(keys):
                 raise ProtocolError("the list of keys has the same key more than once")
+            # From here on tags name the keys of all clients.
             self._keys, self._session = keys, self.terms.session(body)
             sealed = self._seal()
             none = bytes(SEALED_BYTES)
@@ -83,7 +85,7 @@ class Client(Participant):
 
         Args:
             message: The server's message with the sealed shares for this client.
-            vector: int64 or uint64 [w].
+            vector: int64 or uint64 [w]; it is not changed.
 
         Returns:
             The message with the masked vector.
@@ -98,15 +100,18 @@ class Client(Participant):
         with self._step(2, "the shares for this client"):
             body = self._body(message, "forwarded_shares", self.party)
             sealed = split_rows(body, SEALED_BYTES, self._others())
+            # Masks are agreed only with clients whose keys were listed.
             if unknown := sealed.keys() - self._keys.keys():
                 raise ProtocolError(
                     f"a share of client {min(unknown)} arrived, and that client has not advertised keys"
                 )
             self._enough(len(sealed) + 1, "that have shared their keys")
             self._unseal(sealed)
+            # The masks cover exactly the clients that have shared their secrets: their masks can be removed.
             self._peers = {self.party, *sealed}
             masked = bytearray(TAG_BYTES + 8 * len(vector))
             masked[:TAG_BYTES] = self._tag("masked", self.party)
+            # The vector is masked in the message's own memory, so there is one copy of it.
             total = np.frombuffer(masked, dtype="<u8", offset=TAG_BYTES)
             total[:] = vector.view(np.uint64)
             self._mask(total)
@@ -145,9 +150,11 @@ class Client(Participant):
                     "the server lists this client as dropped out, and asks it for a share of its own private "
                     "key; refused"
                 )
+            # Below the threshold the sum would be over few clients.
             self._enough(int((requested == SEED).sum()), "whose masked vector has arrived")
             parts = [self._share(party, int(which)) for party, which in enumerate(requested)]
             answer = self._tag("unmask", self.party) + b"".join(parts)
+        # One answer for each session: a second one could open the other secret of a client.
         self._at = OVER
         self._forget()
         return answer
@@ -171,8 +178,10 @@ class Client(Participant):
         """Draw the seed, split both secrets, and seal one share for every other client."""
         from graphfed.crypto.pairwise import seal
 
+        # The key for masks and the seed are shared, the key for sealing is not: it is never opened.
         self._seed = os.urandom(SECRET_BYTES)
         secrets = self._masking.private + self._seed
+        # Both secrets side by side are four field elements, so one splitting serves both.
         shares = shamir.split(secrets, self.terms.threshold, self.terms.clients)
         self._shares = {self.party: shares[self.party]}
         sealed, self._opening = {}, {}
@@ -206,6 +215,7 @@ class Client(Participant):
         minus: list[bytes] = []
         for other in self._peers - {self.party}:
             key = agree_mask_key(self._masking, self._session, self.party, other, self._keys[other])
+            # The lower number adds and the higher subtracts, so the mask cancels in the sum.
             (plus if self.party < other else minus).append(key)
         add_masks(total, plus, minus)
 

@@ -41,6 +41,7 @@ class Participant(ABC):
                 )
             yield
             self._at = number + 1
+        # Whatever happened, also an interrupt: half a step must not be continued with the same secrets.
         except BaseException:
             self._at = OVER
             self._forget()
@@ -57,6 +58,7 @@ class Participant(ABC):
 
     def _body(self, message: bytes, kind: str, party: int, width: int = 0) -> bytes:
         """Check a message from or to `party` and return its content without the tag."""
+        # Length first, then the tag, then the content.
         expected = self.terms.sizes(width)[kind]
         if len(message) != expected:
             raise ProtocolError(
@@ -87,8 +89,8 @@ def split_rows(body: bytes, size: int, parties: Iterable[int]) -> dict[int, byte
     """Split a body into the parties' equal parts, without the parts of zeros, which stand for absent parties.
 
     Args:
-        body: The content of a message.
-        size: Bytes of a part.
+        body: The content of a message, without its tag.
+        size: Bytes of each party's part.
         parties: The parties, in the order of their parts.
 
     Returns:
@@ -102,8 +104,10 @@ def name_purpose(what: str, session: bytes, one: int, other: int) -> bytes:
     """Name a purpose within the session, for two parties.
 
     Args:
-        what: The purpose.
-        one: A party.
+        what: What the key or the message is for.
+        session: The session's name (`Terms.session`).
+        one: A party, before `other` where the direction counts.
+        other: The other party.
 
     Returns:
         The name, from which a key is derived.
@@ -119,11 +123,14 @@ def agree_mask_key(
 
     Args:
         local_keys: The key pair for masks of one of them.
-        party: Its number.
+        session: The session's name (`Terms.session`).
+        party: Number of the client that has `local_keys`.
         other: The number of the other one.
+        remote_keys: Both public keys of the other one, 64 bytes.
 
     Returns:
         The key, which is the same for both.
     """
+    # Sorted, so that both clients name the same purpose.
     purpose = name_purpose("mask", session, *sorted((party, other)))
     return local_keys.agree(remote_keys[KEY_BYTES:], purpose, KEY_BYTES)

@@ -42,7 +42,7 @@ class Server(Participant):
         """Collect the public keys of all clients.
 
         Args:
-            messages: The clients' messages of `Client.advertise`.
+            messages: By party, the clients' messages of `Client.advertise`.
 
         Returns:
             The message for all clients, with all public keys.
@@ -56,6 +56,7 @@ class Server(Participant):
             none = bytes(KEYS_BYTES)
             if none in self._keys.values():
                 raise ProtocolError("a client advertises keys of zeros, which mark an absent client")
+            # Zeros in the place of an absent client keep every part at its own position.
             all_public = b"".join(self._keys.get(party, none) for party in range(self.terms.clients))
             message = self._tag("all_keys", EVERYONE) + all_public
             self._session = self.terms.session(all_public)
@@ -65,7 +66,7 @@ class Server(Participant):
         """Forward the sealed shares to the clients that they are for.
 
         Args:
-            messages: The clients' messages of `Client.share_keys`.
+            messages: By party, the clients' messages of `Client.share_keys`.
 
         Returns:
             For every client that sent shares, the message with its shares of the other clients' secrets.
@@ -90,6 +91,7 @@ class Server(Participant):
             forwarded = {}
             for party in sealed:
                 others = [p for p in range(self.terms.clients) if p != party]
+                # No share of a client that dropped out after advertising: nobody masks with it.
                 rows = b"".join(sealed[p][party] if p in sealed else none for p in others)
                 forwarded[party] = self._tag("forwarded_shares", party) + rows
             return forwarded
@@ -98,8 +100,8 @@ class Server(Participant):
         """Add one client's masked vector to the sum, in any order of clients.
 
         Args:
-            party: The client.
-            message: Its message of `Client.mask`.
+            party: Number of the client that sent it.
+            message: The client's message of `Client.mask`, not retained.
 
         Raises:
             ProtocolError: The client is not expected or sends a second vector, or its vector has another
@@ -108,6 +110,7 @@ class Server(Participant):
         with self._step(2, "a masked vector"):
             if party in self._summed:
                 raise ProtocolError(f"a second masked vector of client {party} arrived")
+            # Checked in place and not by `_body`, which would copy the vector.
             if len(message) != (expected := self.terms.sizes(self.width)["masked"]):
                 raise ProtocolError(f"a masked vector has {len(message)} bytes, and {expected} are expected")
             known = self._known(party, self._sharing)
@@ -116,6 +119,7 @@ class Server(Participant):
             assert self._total is not None
             self._total += np.frombuffer(message, dtype="<u8", offset=TAG_BYTES)
             self._summed.add(party)
+        # The step stays open for the vectors of the other clients.
         self._at = 2
 
     def request(self) -> bytes:
@@ -127,6 +131,8 @@ class Server(Participant):
         with self._step(2, "the end of the masked vectors"):
             self._enough(len(self._summed), "whose masked vector has arrived")
             requested = bytearray(self.terms.clients)
+            # One secret of each client that shared: its seed if its vector is in the sum, else its key for
+            # masks.
             for party in self._sharing:
                 requested[party] = SEED if party in self._summed else KEY
             return self._tag("survivors", EVERYONE) + bytes(requested)
@@ -135,7 +141,7 @@ class Server(Participant):
         """Open the sum over the clients whose masked vector arrived.
 
         Args:
-            messages: The clients' messages of `Client.unmask`.
+            messages: By party, the clients' messages of `Client.unmask`.
 
         Returns:
             The sum modulo 2^64, int64 [w].
@@ -178,6 +184,8 @@ class Server(Participant):
                     f"the shares of client {absent}'s private key open to another key: at least one share "
                     "was altered"
                 )
+            # What each client in the sum has added with the absent one is still in the sum, with its own
+            # sign.
             for party in summed:
                 key = agree_mask_key(masking, self._session, absent, party, self._keys[party])
                 (minus if party < absent else plus).append(key)

@@ -119,8 +119,8 @@ class Terms:
         """Make terms with the default threshold, with which more than two thirds of the clients must stay.
 
         Args:
-            label: What the session is for.
-            clients: n, at least 3.
+            label: What the session is for; it separates sessions.
+            clients: n, at least 3, those that are invited.
 
         Returns:
             The terms.
@@ -160,6 +160,7 @@ class Terms:
             A hash of the terms and the keys, 32 bytes.
         """
         label = self.label.encode()
+        # The length comes first, so that no label continues into the keys.
         numbers = [len(label), self.clients, self.threshold]
         return hashlib.sha256(
             PROTOCOL + b"".join(n.to_bytes(4, "little") for n in numbers) + label + keys
@@ -167,4 +168,5 @@ class Terms:
 
 
 def _default_threshold(clients: int) -> int:
+    # The least t with t > 2 n / 3.
     return 2 * clients // 3 + 1

@@ -20,14 +20,7 @@ from graphfed.nn.sparse import SparseWeights
 
 @contextmanager
 def open_tape(delivery: Delivery) -> Iterator[None]:
-    """Implement `Federation.tape`.
-
-    Yields:
-        Nothing. The tape is open in the block.
-
-    Raises:
-        PlaceError: If a tape is open already.
-    """
+    """Implement `Federation.tape`."""
     if delivery.tape is not None:
         raise PlaceError("fed.tape() is already recording; close it before opening another")
     delivery.tape = Tape()
@@ -44,19 +37,8 @@ def custom_backward(
     z: Located[Tensor],
     back: Callable[[Located[Tensor]], Located[Tensor]],
 ) -> Located[Tensor]:
-    """Implement `Federation.custom_backward`.
-
-    Args:
-        x: A floating tensor at each participant of its place.
-        z: A floating tensor at each participant of its place, computed from `x`.
-        back: Computes the gradient of `x`, at its place, from the gradient of `z`.
-
-    Returns:
-        z. While a tape is open its tensors become leaves, which collect its gradient.
-
-    Raises:
-        PlaceError: If a part of `x` or `z` is not a tensor.
-    """
+    """Implement `Federation.custom_backward`."""
+    # Without a tape no gradient is asked for.
     if delivery.tape is None:
         return z
     for part in (*x.parts, *z.parts):
@@ -72,15 +54,7 @@ def custom_backward(
 
 
 def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
-    """Implement `Federation.backward`.
-
-    Args:
-        loss: A scalar at every participant of its place.
-
-    Raises:
-        PlaceError: Without an open tape, or for the second time on one tape.
-        ReceivedError: For a gradient from another process that cannot be used.
-    """
+    """Implement `Federation.backward`."""
     places, tape = delivery.places, delivery.tape
     if tape is None:
         raise PlaceError(
@@ -97,6 +71,8 @@ def run_backward(delivery: Delivery, loss: Located[Tensor]) -> None:
     for participant, part in zip(places.participants_at(loss.place), loss.parts, strict=True):
         if part is not ABSENT:
             pending.add(participant, part, torch.ones_like(part))
+    # Backwards in program order: when a transfer's turn comes, everything that used what it delivered is
+    # done.
     for record in reversed(tape.records):
         if isinstance(record, CustomBackward):
             _run_custom(delivery, record, pending)
@@ -115,6 +91,7 @@ def _reverse(delivery: Delivery, record: Record, pending: Pending) -> None:
     got = delivery.deliver(answers, back, f"{record.key}/grad")
     for ledger_record in record.answers:
         delivery.ledger.record(ledger_record)
+    # Every sender gets exactly one answer, from every receiver that it asked.
     gradients = _gradients_of(delivery, record, got)
     for (source, to), tensors in record.sent.items():
         for tensor, gradient in zip(tensors, gradients[to, source], strict=True):
@@ -135,6 +112,7 @@ def _gradients_of(
     elsewhere = {p: found for p, found in gradients.items() if places.is_remote(p[0])}
     local = {p: found for p, found in gradients.items() if p not in elsewhere}
     if elsewhere:
+        # Only numbers are left to check; `gradients_for` has checked the form.
         transfer = Transfer(name, "gradients", places.flow, "", grad=False)
         delivery.received.check_numbers(transfer, elsewhere, local, delivery.ledger.round)
     return gradients
@@ -143,6 +121,7 @@ def _gradients_of(
 def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) -> None:
     """Run the program that a custom backward pass was recorded with."""
     places = delivery.places
+    # Complete the gradient of z at its place, before it is handed to the program.
     for participant in places.participants_at(record.z.place):
         pending.flush(participant)
     parts = tuple(_gradient(part) for part in record.z.parts)
@@ -158,11 +137,7 @@ def _run_custom(delivery: Delivery, record: CustomBackward, pending: Pending) ->
 
 
 def collect_gradients(weights: Located) -> Located:
-    """Implement `Federation.gradients`.
-
-    Returns:
-        The gradients, in the form of the weights. Zeros for leaves that were not used.
-    """
+    """Implement `Federation.gradients`."""
     parts = tuple(p if p is ABSENT else pay.tree_map(_gradient, p) for p in weights.parts)
     return Located(weights.place, f"gradient of {weights.name}", parts, weights.members)
 

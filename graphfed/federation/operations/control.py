@@ -37,27 +37,12 @@ def decide(
     values: Values | None = None,
     accept: Callable[[JsonObject], str] | None = None,
 ) -> JsonObject:
-    """Implement `Federation.control`.
-
-    Args:
-        server: The place at which `fn` runs.
-        fn: Returns the decision as plain JSON values.
-        arguments: The arguments of `fn`, as in `Place.run`.
-        values: The names of the decision's values and their types.
-        accept: This decision's own rule, as in `Federation.control`.
-
-    Returns:
-        The decision, the same dictionary in every process.
-
-    Raises:
-        StageError: If `fn` fails, or returns anything but JSON.
-        PlaceError: If the decision is longer than `MAX_CONTROL` characters and one for each client.
-        ReceivedError: If the server, in another process, sent something that is not this decision.
-    """
+    """Implement `Federation.control`."""
     places, ledger = delivery.places, delivery.ledger
     decision = server.run(fn, *arguments)
     pairs = [(SERVER_INDEX, h) for h in range(len(places.workers))]
     texts = [_as_json(part, name) for part in decision.parts]
+    # `texts` is empty where the server is not: then nothing is sent from here.
     messages = {p: Message(text) for text in texts for p in pairs}
     got = delivery.deliver(messages, pairs, delivery.next_key(name))
     # The server's process has the decision itself; every other process received it.
@@ -78,6 +63,7 @@ def decide(
             raise delivery.refusal(SERVER_INDEX, name, f"something else than a decision: {error}") from None
         if why := _check_values(result, values) or (accept(result) if accept is not None else ""):
             raise delivery.refusal(SERVER_INDEX, name, why)
+    # A phase of its own, so that decisions do not count as a method's cost.
     with ledger.in_phase("control"):
         flow, size = places.everyone_flow.back, len(text.encode())
         ledger.record(LedgerRecord(name, "control", "json", [], "public", flow, size))
@@ -88,6 +74,7 @@ def _check_values(decision: object, values: Values | None) -> str:
     """Return what is wrong with a decision, as a continuation of "it sent"; an empty string if nothing is."""
     if not isinstance(decision, dict):
         return f"{shown(decision)} where named values are expected"
+    # All expected names, then whatever else arrived: both too few and too many are found.
     for name in {} if values is None else {**values, **decision}:
         assert values is not None
         expected = values.get(name)
@@ -108,19 +95,7 @@ def _name(expected: object) -> str:
 
 
 def report(delivery: Delivery, clients: Place, x: Located, name: str) -> Located[list[Any]]:
-    """Implement `Federation.report`.
-
-    Args:
-        x: At the clients, the content that each worker reports.
-
-    Returns:
-        At the server, the contents in the order of the workers.
-
-    Raises:
-        StageError: If a content is not JSON, or longer than `MAX_REPORT` characters.
-        PlaceError: If a client is absent.
-        WireError: If another process sent something that is not a report.
-    """
+    """Implement `Federation.report`."""
     places = delivery.places
     places.check_all_present(name)
     texts = clients.run(_as_report, x)

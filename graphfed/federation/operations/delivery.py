@@ -52,6 +52,7 @@ class Delivery:
         self.received = Received(places.name_of, places.workers)
         self.tape: Tape | None = None
         self.observer: Callable[[str, Mapping[Pair, Message]], None] | None = None
+        # Numbers the transfers, so that two of the same name in a round have different keys.
         self._sequence = 0
 
     def next_key(self, name: str) -> str:
@@ -63,11 +64,7 @@ class Delivery:
         return f"{self.ledger.round}/{self._sequence}/{name}"
 
     def refusal(self, participant: int, name: str, why: str) -> ReceivedError:
-        """Make the error for what another participant sent in a transfer.
-
-        Args:
-            why: What is wrong, as a continuation of "it sent".
-        """
+        """Make the error for what another participant sent; `why` continues "it sent"."""
         return self.received.refusal(participant, name, self.ledger.round, why)
 
     def deliver(
@@ -121,6 +118,7 @@ class Delivery:
             ReceivedError: For a payload from another process that cannot be used.
         """
         name, wrap = transfer.name, transfer.wrap
+        # A key is taken in every process, also in one that takes no part: all count alike.
         key, recording = self.next_key(name), transfer.grad and self.tape is not None
         if wrap is not None:
             # Wrappers encode plain tensors, row by row.
@@ -134,6 +132,8 @@ class Delivery:
         record = self._record_of(transfer, messages)
         self.ledger.record(record)
         if recording:
+            # Who wants a gradient is known at both ends: from the own messages, and from the flags that
+            # arrived.
             asked = {p: m.grad for p, m in (*outgoing.items(), *arrived.items()) if any(m.grad)}
             if asked:
                 # A gradient has the size of its tensor, or of the encoded tensor if gradients are wrapped.
@@ -163,6 +163,7 @@ class Delivery:
         elsewhere: dict[Pair, P] = {}
         for pair, message in arrived.items():
             if not self.places.is_remote(pair[0]):
+                # Messages of this process are trusted; they were made by the same program.
                 received[pair] = unpack(message, transfer.wrap)
                 continue
             try:

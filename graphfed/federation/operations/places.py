@@ -70,6 +70,7 @@ class Places:
         self.held = np.zeros(self.num_clients, dtype=bool)
         for h in self.here:
             self.held[list(self.workers[h])] = True
+        # The server sees the traffic of every client with it, a worker that of its own clients.
         self.seen = self.held | server_here
         self.everyone_flow = Flow.up(self.seen, self.seen)
         # Two-party protocols with the server run at client 0.
@@ -78,15 +79,11 @@ class Places:
         self.set_roster(np.ones(self.num_clients, dtype=bool))
 
     def set_roster(self, present: np.ndarray) -> None:
-        """Set which clients take part (see `Federation.set_roster`).
+        """Set which clients take part, [K] bool (see `Federation.set_roster`).
 
-        Args:
-            present: [K] bool.
-
-        Raises:
-            InputError: If no client takes part.
-            ValueError: If `present` has another shape or dtype.
+        InputError if no client takes part; ValueError for another shape or dtype.
         """
+        # A copy, which only this object can write to.
         present = np.array(present)
         if present.shape != (self.num_clients,) or present.dtype != bool:
             raise ValueError(
@@ -107,29 +104,17 @@ class Places:
     # ---- participants --------------------------------------------------------------------------------------
 
     def participants_at(self, place: str) -> list[int]:
-        """List the participants of a place in this process.
-
-        Args:
-            place: `CLIENTS` or `SERVER`.
-        """
+        """List the participants of a place in this process."""
         if place == CLIENTS:
             return self.here
         return [SERVER_INDEX] if self.server_is_here else []
 
     def is_active(self, worker: int) -> bool:
-        """Tell whether a client of a worker takes part.
-
-        Returns:
-            True if at least one does.
-        """
+        """Tell whether at least one client of a worker takes part."""
         return self._active[worker]
 
     def is_remote(self, participant: int) -> bool:
-        """Tell whether a participant is in another process.
-
-        Returns:
-            True if it is.
-        """
+        """Tell whether a participant is in another process."""
         if participant == SERVER_INDEX:
             return not self.server_is_here
         return participant not in self.here
@@ -148,25 +133,17 @@ class Places:
         return slice(self.workers[worker][0], self.workers[worker][-1] + 1)
 
     def present_in(self, worker: int) -> Tensor:
-        """List the clients of a worker that take part.
-
-        Returns:
-            [P_h] int64, their indices in the worker's cohort.
-        """
+        """List the clients of a worker that take part, by index in its cohort, [P_h] int64."""
         return torch.from_numpy(np.flatnonzero(self.roster[self.clients_of(worker)]))
 
     # ---- checks --------------------------------------------------------------------------------------------
 
     def check_members(self, value: Located, stage: str) -> None:
-        """Check that every client that takes part has a value.
-
-        Args:
-            stage: What uses it, for the error.
-
-        Raises:
-            PlaceError: If a client has no part of it.
+        """Check that every client that takes part has a value; PlaceError, which names the stage that uses
+        it.
         """
         members = value.members
+        # By identity first: the usual value was computed under the present roster.
         if members is None or members is self.roster:
             return
         missing = np.flatnonzero(self.roster & ~members)
@@ -177,28 +154,13 @@ class Places:
             )
 
     def check_sent(self, x: Located, place: str, transfer: str) -> None:
-        """Check that a value can be sent from a place: it lives there and has all its parts.
-
-        Args:
-            place: `CLIENTS` or `SERVER`.
-            transfer: The name of the transfer, for the error.
-
-        Raises:
-            PlaceError: If it cannot.
-        """
+        """Check that a value can be sent from a place: it lives there and is complete. Else PlaceError."""
         check_arguments(place, f"transfer {transfer!r}", [x])
         if place == CLIENTS:
             self.check_members(x, f"transfer {transfer!r}")
 
     def check_all_present(self, transfer: str) -> None:
-        """Check that every client takes part.
-
-        Args:
-            transfer: The name of the transfer that needs it.
-
-        Raises:
-            PlaceError: If a client is absent.
-        """
+        """Check that every client takes part in a transfer that needs all; else PlaceError."""
         if not self._everyone:
             absent = np.flatnonzero(~self.roster).tolist()
             raise PlaceError(

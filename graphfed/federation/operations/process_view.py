@@ -144,29 +144,19 @@ class ProcessView(ProgramObject):
     # ---- values --------------------------------------------------------------------------------------------
 
     def present(self) -> Located[Tensor]:
-        """Make the value of which clients of each worker take part.
-
-        Returns:
-            [K_h] bool at the clients.
-        """
+        """Make the value of which clients of each worker take part, [K_h] bool at the clients."""
         parts = [torch.tensor(self.roster[list(self.workers[h])], device=self.device) for h in self.here]
         return Located(CLIENTS, "present", tuple(parts))
 
     def client_ids(self) -> Located[Tensor]:
-        """Make the value of the ids of each worker's clients.
-
-        Returns:
-            [K_h] int64 at the clients.
-        """
+        """Make the value of the ids of each worker's clients, [K_h] int64 at the clients."""
         ranges = [(self.workers[h][0], self.workers[h][-1] + 1) for h in self.here]
         parts = [torch.arange(first, stop, device=self.device) for first, stop in ranges]
         return Located(CLIENTS, "client ids", tuple(parts))
 
     def traffic(self) -> Located[Tensor]:
-        """Make the value of how many bytes each client sent and received in setup and training so far.
-
-        Returns:
-            [K_h] int64 at the clients.
+        """Make the value of how many bytes each client sent and received in setup and training so far, [K_h]
+        int64 at the clients.
         """
         counted = self.ledger.bytes_of_clients()
         parts = [torch.from_numpy(counted[list(self.workers[h])]).to(self.device) for h in self.here]
@@ -220,6 +210,7 @@ class ProcessView(ProgramObject):
                 has rows, do not matter.
             arguments: The arguments of `fn`, as in `Place.run`.
         """
+        # In the server's own process nothing is received from it, so the example is not computed.
         if not self.server_is_here:
             for example in self.local_parts(self.clients.run(fn, *arguments)):
                 self.received.expect(name, example)
@@ -236,15 +227,13 @@ class ProcessView(ProgramObject):
         """
         check_arguments(CLIENTS, "keep_absent", (new, old))
         parts = tuple(o if n is ABSENT else n for n, o in zip(new.parts, old.parts, strict=True))
+        # Whoever had the value before or has it now; None means all clients.
         members = None if new.members is None or old.members is None else new.members | old.members
         return Located(CLIENTS, new.name, parts, members)
 
     def local_parts(self, value: Located[T]) -> tuple[T, ...]:
-        """Return the parts of a value in this process.
+        """Return the parts of a value in this process, one for each participant of the place.
 
         Run folders and runtimes read them, a method's program never.
-
-        Returns:
-            The parts, one for each participant of the place in this process.
         """
         return tuple(p for p in value.parts if p is not ABSENT)

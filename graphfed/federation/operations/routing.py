@@ -35,21 +35,13 @@ _NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 
 def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protection: str) -> Route:
-    """Implement `Federation.route`.
-
-    Args:
-        ids: At the clients, the ids of each worker's rows.
-        protection: How the ledger records the transfer.
-
-    Raises:
-        PlaceError: If a client is absent, or the rows do not name the clients of their worker.
-        ReceivedError: If another process sent ids that do not fit its clients.
-    """
+    """Implement `Federation.route`."""
     places = delivery.places
     places.check_sent(ids, CLIENTS, name)
     places.check_all_present(name)
     local: dict[int, RowIds] = dict(zip(places.here, ids.parts, strict=True))
     counts = {h: count_rows(rows, len(places.workers[h]), name) for h, rows in local.items()}
+    # A worker sends its ids, and how many of them each of its clients has.
     messages = {
         (h, SERVER_INDEX): Message((rows.ids, torch.from_numpy(counts[h]))) for h, rows in local.items()
     }
@@ -74,17 +66,7 @@ def agree_on_route(delivery: Delivery, ids: Located[RowIds], name: str, protecti
 def expand_route(
     delivery: Delivery, route: Route, at_clients: Located[Tensor], at_server: Located[Tensor], name: str
 ) -> Route:
-    """Implement `Federation.expand_route`.
-
-    Args:
-        route: The route with one row for each id.
-        at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
-        at_server: [U] int64, the same for every id.
-
-    Raises:
-        PlaceError: If the numbers do not fit the route, or clients and server expect different numbers of
-            rows.
-    """
+    """Implement `Federation.expand_route`."""
     places = delivery.places
     check_arguments(SERVER, f"route {name!r}", [at_server])
     rows, table = expand_flow(delivery, route, at_clients, name).sent, None
@@ -94,6 +76,7 @@ def expand_route(
         check_rows(counts, len(route.table.ids), f"route {name!r}: the value at the server", "the ids are")
         table = expand_table(route.table, counts)
         rows = torch.bincount(table.client, minlength=places.num_clients).cpu().numpy()
+        # Where server and workers share a process, the two must agree; elsewhere the transfer will check.
         at_all = {h: int(rows[places.clients_of(h)].sum()) for h in range(len(places.workers))}
         if any(at_all[h] != size for h, size in sizes.items()):
             raise PlaceError(f"route {name!r}: the server and the clients expect different numbers of rows")
@@ -102,18 +85,7 @@ def expand_route(
 
 
 def expand_flow(delivery: Delivery, route: Route, at_clients: Located[Tensor], name: str) -> Flow:
-    """Implement `Federation.expand_flow`.
-
-    Args:
-        route: The route with one row for each id.
-        at_clients: [M_h] int64, the number of rows that each row of a worker becomes.
-
-    Returns:
-        The flow of the expanded route.
-
-    Raises:
-        PlaceError: If the numbers do not fit the route.
-    """
+    """Implement `Federation.expand_flow`."""
     places = delivery.places
     check_arguments(CLIENTS, f"route {name!r}", [at_clients])
     rows = np.zeros(places.num_clients, dtype=np.int64)
@@ -127,17 +99,7 @@ def expand_flow(delivery: Delivery, route: Route, at_clients: Located[Tensor], n
 def agree_on_exchange_route(
     delivery: Delivery, wants: Located[ExchangeIds], name: str, protection: str
 ) -> ExchangeRoute:
-    """Implement `Federation.exchange_route`.
-
-    Args:
-        wants: At the clients, the ids that each worker's clients want, and those that they hold.
-        protection: How the ledger records the transfer.
-
-    Raises:
-        InputError: If an owner has no such row.
-        PlaceError: If a client is absent, or a worker's wants are out of range or of a client's own rows.
-        ReceivedError: If another process asks for its rows in the name of other clients.
-    """
+    """Implement `Federation.exchange_route`."""
     places = delivery.places
     places.check_sent(wants, CLIENTS, name)
     places.check_all_present(name)
@@ -152,6 +114,8 @@ def agree_on_exchange_route(
         asker = want.client + places.workers[b][0]
         for a in workers:
             place[a, b] = (owner == a).nonzero()[:, 0]
+            # Every pair of workers exchanges a request, which may be empty: nobody waits for one that does
+            # not come.
             requests[b, a] = Message(tuple(column[place[a, b]] for column in (want.owner, want.ids, asker)))
     # The worker that wants a row sends its id to the worker that owns it. Rows are sent in the opposite
     # direction.
@@ -181,20 +145,7 @@ def agree_on_exchange_route(
 def restrict_route(
     delivery: Delivery, route: ExchangeRoute, wanted: Located[Tensor], name: str, protection: str
 ) -> tuple[ExchangeRoute, Located[Tensor]]:
-    """Implement `Federation.restrict_route`.
-
-    Args:
-        wanted: [M_h] bool at the clients, which of their wanted rows.
-        protection: How the ledger records the transfer.
-
-    Returns:
-        The restricted route, on which each worker sends a row for every row that it is asked for; and at the
-        clients [A_h] int64, which of the rows of the worker's cohort these are.
-
-    Raises:
-        PlaceError: If a client is absent.
-        ReceivedError: If another process asks for rows that are not on the route.
-    """
+    """Implement `Federation.restrict_route`."""
     places = delivery.places
     places.check_sent(wanted, CLIENTS, name)
     places.check_all_present(name)
@@ -202,6 +153,7 @@ def restrict_route(
     for b, mask in zip(places.here, wanted.parts, strict=True):
         for p in route.pairs:
             if p[1] == b:
+                # Positions among the rows of the pair, which both of its workers number alike.
                 chosen[p] = mask[route.place[p]].nonzero()[:, 0]
     requests = {(b, a): Message(numbers) for (a, b), numbers in chosen.items()}
     pairs = [(b, a) for a, b in route.pairs]
@@ -240,11 +192,11 @@ def _exchange_route(
 ) -> ExchangeRoute:
     """Make a route between clients, and record its ids on the ledger.
 
-    Args:
-        pairs: (sending worker, receiving worker), one of which is in this process.
-        send, place, links: As in `ExchangeRoute`, as far as this process knows them.
+    `pairs` are (sending worker, receiving worker), one of which is in this process; `send`, `place` and
+    `links` are those of `ExchangeRoute`, as far as this process knows them.
     """
     places = delivery.places
+    # Pairs without rows send nothing later.
     with_rows = tuple(p for p in pairs if len(links.get(p, ())))
     order = {b: find_order([place[p] for p in with_rows if p[1] == b] or [_NO_ROWS]) for b in places.here}
     every = torch.cat([links[p] for p in with_rows] or [_NO_ROWS])

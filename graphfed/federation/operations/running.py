@@ -27,11 +27,7 @@ class StageError(GraphfedError):
 
 
 class Place(ProgramObject):
-    """A place at which functions run: ``fed.clients`` or ``fed.server``.
-
-    Args:
-        name: `CLIENTS` or `SERVER`.
-    """
+    """A place at which functions run: ``fed.clients`` or ``fed.server``."""
 
     def __init__(self, name: str, delivery: Delivery) -> None:
         self.name, self._delivery = name, delivery
@@ -76,6 +72,7 @@ class Place(ProgramObject):
             StageError: If `fn` fails. The message names participant, stage and inputs.
         """
         places, stage = self._delivery.places, getattr(fn, "__name__", repr(fn))
+        # All checks come before the first participant runs, so that a mistake changes nothing.
         check_function(fn)
         check_arguments(self.name, stage, arguments)
         at_clients = self.name == CLIENTS

@@ -25,72 +25,25 @@ from graphfed.nn.sparse import SparseWeights
 
 
 def upload(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """Implement `Federation.upload`.
-
-    Args:
-        x: [M_h, ...] at each worker, a row for every id of the route.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        [M, ...] at the server, in client order.
-
-    Raises:
-        PlaceError: If a client is absent, or `x` does not have the rows of the route.
-    """
+    """Implement `Federation.upload`."""
     transfer = Transfer(kind="rows", flow=route.flow, **options)
     return Located(SERVER, transfer.name, _send_route(delivery, x, route, transfer))
 
 
 def gather(delivery: Delivery, x: Located, options: Options) -> Located:
-    """Implement `Federation.gather`.
-
-    Args:
-        x: [K_h, ...] at each worker, a row for each client.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        [K, ...] at the server, in client order.
-
-    Raises:
-        PlaceError: If a client is absent, or `x` is not one row for each client.
-    """
+    """Implement `Federation.gather`."""
     transfer = Transfer(kind="gather", flow=delivery.places.flow, **options)
     delivery.places.check_all_present(transfer.name)
     return _send_client_rows(delivery, x, transfer)
 
 
 def collect(delivery: Delivery, x: Located, options: Options) -> Located:
-    """Implement `Federation.collect`.
-
-    Args:
-        x: [P_h, ...] at each worker, a row for each client that takes part.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        [P, ...] at the server, in client order.
-
-    Raises:
-        PlaceError: If `x` is not one row for each client that takes part.
-    """
+    """Implement `Federation.collect`."""
     return _send_client_rows(delivery, x, Transfer(kind="gather", flow=delivery.places.flow, **options))
 
 
 def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
-    """Implement `Federation.sum`.
-
-    Args:
-        x: With a route, [M_h, ...] rows at each worker. Without one, each worker's total over its clients
-            that take part, of the same shape at every worker.
-        route: The ids of the rows. None: sum over the workers.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        At the server: with a route [U, ...], the sum of the rows of each id; without one the sum of the
-        totals.
-
-    Raises:
-        PlaceError: For a wrapper without a route, or rows that do not fit the route.
-    """
+    """Implement `Federation.sum`."""
     places = delivery.places
     if route is not None:
         transfer = Transfer(kind="sum", flow=route.flow, **options)
@@ -103,26 +56,17 @@ def add(delivery: Delivery, x: Located, route: Route | None, options: Options) -
             "total of its clients and not their parts; use average or gather"
         )
     places.check_sent(x, CLIENTS, transfer.name)
+    # A worker sends one total [...], so the first dimension counts nothing (`leading=False`).
     got = delivery.move(transfer, _from_workers(places, x), places.up)
     parts = (_total([got[p] for p in places.up]),) if places.server_is_here else ()
     return Located(SERVER, transfer.name, parts)
 
 
 def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """Implement `Federation.max`.
-
-    Args:
-        x: [M_h, H] at each worker, a row for every id of the route.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        [U, H] at the server, the elementwise maximum of the rows of each id.
-
-    Raises:
-        PlaceError: If a client is absent, or `x` does not have the rows of the route.
-    """
+    """Implement `Federation.max`."""
     transfer = Transfer(kind="max", flow=route.flow, **options)
     arrived = _send_route(delivery, x, route, transfer)
+    # [M, H] in client order: of equal rows the first is that of the client with the lowest id.
     maxima = tuple(pay.max_rows(rows, route.table.rows_of_ids) for rows in arrived if route.table)
     return Located(SERVER, transfer.name, maxima)
 
@@ -130,21 +74,7 @@ def maximum(delivery: Delivery, x: Located, route: Route, options: Options) -> L
 def average(
     delivery: Delivery, x: Located, weights: Located, otherwise: Located | None, options: Options
 ) -> Located:
-    """Implement `Federation.average`.
-
-    Args:
-        x: Each client's value: [K_h, ...] tensors or `SparseWeights` at each worker.
-        weights: [K] at the server, constants of at least 0.
-        otherwise: At the server, the result if all clients that take part have weight 0. None: an error.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        The weighted mean at the server.
-
-    Raises:
-        InputError: If all clients that take part have weight 0 and there is no `otherwise`.
-        PlaceError: If the weights are not K numbers of at least 0.
-    """
+    """Implement `Federation.average`."""
     places = delivery.places
     transfer = Transfer(kind="average", flow=places.flow, **options)
     name = transfer.name
@@ -168,6 +98,7 @@ def average(
     # sum_k p_k x_k, worker by worker and then over workers, in client order.
     normalised = _normalise(weights.parts[0], places, name)
     if normalised is None:
+        # Checked after the transfer, because the weights are known at the server only.
         if otherwise is None:
             raise InputError(
                 f"transfer {name!r}: no client that takes part has a training node (their weights sum "
@@ -178,6 +109,7 @@ def average(
     for h, server in places.up:
         of_worker = normalised[places.clients_of(h)]
         if in_full:
+            # Values sent in full are those of present clients only, [P_h, ...]; stored ones are [K_h, ...].
             of_worker = of_worker[places.present_in(h).numpy()]
         for leaf in pay.leaves(got[h, server]):
             if not isinstance(leaf, SparseWeights):
@@ -191,18 +123,7 @@ def average(
 
 
 def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
-    """Implement `Federation.broadcast`.
-
-    Args:
-        x: Tensors of any shape at the server.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        The payload at each worker.
-
-    Raises:
-        PlaceError: For a wrapper of gradients.
-    """
+    """Implement `Federation.broadcast`."""
     places = delivery.places
     transfer = Transfer(kind="broadcast", flow=places.flow.back, leading=False, **options)
     places.check_sent(x, SERVER, transfer.name)
@@ -217,20 +138,7 @@ def broadcast(delivery: Delivery, x: Located, options: Options) -> Located:
 
 
 def scatter(delivery: Delivery, x: Located, route: Route | None, options: Options) -> Located:
-    """Implement `Federation.scatter`.
-
-    Args:
-        x: At the server, [P, ...] with a row for each client that takes part, in client order. With a route,
-            [M, ...]: row m goes to the client that sends row m of an upload.
-        route: The route whose rows are returned; or None.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        At each worker [P_h, ...], or [M_h, ...] with a route.
-
-    Raises:
-        PlaceError: If `x` has another number of rows, or a client of the route is absent.
-    """
+    """Implement `Federation.scatter`."""
     places = delivery.places
     kind, flow = ("scatter", places.flow.back) if route is None else ("rows", route.flow.back)
     transfer = Transfer(kind=kind, flow=flow, **options)
@@ -251,18 +159,7 @@ def scatter(delivery: Delivery, x: Located, route: Route | None, options: Option
 
 
 def download(delivery: Delivery, x: Located, route: Route, options: Options) -> Located:
-    """Implement `Federation.download`.
-
-    Args:
-        x: [U, ...] at the server, in the order of the route's table.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        [M_h, ...] at each worker, a row for every id of the route.
-
-    Raises:
-        PlaceError: If a client is absent, or if `x` has another number of rows.
-    """
+    """Implement `Federation.download`."""
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow.back, **options)
     places.check_sent(x, SERVER, transfer.name)
@@ -271,6 +168,7 @@ def download(delivery: Delivery, x: Located, route: Route, options: Options) -> 
     for part in x.parts:
         assert route.table is not None
         what, why = f"transfer {transfer.name!r}: {x.name!r}", f"the ids of route {route.name!r} are"
+        # [U, ...] -> [M, ...]: a copy of row u for every client that names id u, in client order.
         rows = pay.take_rows(check_rows(part, len(route.table.ids), what, why), route.table.index)
         counts = [route.sizes[h] for _, h in places.down]
         payloads = dict(zip(places.down, pay.split_rows(rows, counts), strict=True))
@@ -278,18 +176,7 @@ def download(delivery: Delivery, x: Located, route: Route, options: Options) -> 
 
 
 def simulate_download(delivery: Delivery, x: Located, ideal: Ideal, options: Options) -> Located:
-    """Implement `Federation.simulate_download`.
-
-    Args:
-        x: Tensors of any shape at the server.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        The payload at each worker.
-
-    Raises:
-        PlaceError: If a client is in another process, or is absent.
-    """
+    """Implement `Federation.simulate_download`."""
     places = delivery.places
     transfer = Transfer(kind="rows", flow=ideal.flow, leading=False, ideal=ideal, **options)
     if delivery.link is not None:
@@ -307,18 +194,7 @@ def simulate_download(delivery: Delivery, x: Located, ideal: Ideal, options: Opt
 
 
 def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Options) -> Located:
-    """Implement `Federation.exchange`.
-
-    Args:
-        x: [N_h, ...] at each worker, the rows that it holds.
-        options: The options of the transfer (`transfer.Options`).
-
-    Returns:
-        [M_h, ...] at each worker, in the order of its clients' wants.
-
-    Raises:
-        PlaceError: If a client is absent.
-    """
+    """Implement `Federation.exchange`."""
     places = delivery.places
     transfer = Transfer(kind="rows", flow=route.flow, **options)
     name = transfer.name
@@ -329,6 +205,7 @@ def exchange(delivery: Delivery, x: Located, route: ExchangeRoute, options: Opti
     # A route that was not agreed on (`route.everyone`) has no places.
     sizes = {p: len(route.place[p]) for p in route.pairs if p in route.place}
     got = delivery.move(transfer, payloads, route.pairs, sizes)
+    # Rows arrive one sending worker after the other; `order` puts them in the order of the wants.
     received = []
     for b in places.here:
         parts = [got[p] for p in route.pairs if p[1] == b]
@@ -379,9 +256,8 @@ def _send_rows(
 ) -> tuple[Rows, ...]:
     """Send rows of all workers. Returns them in client order, at the server; () elsewhere.
 
-    Args:
-        sizes: How many rows each worker sends, if this process knows it.
-        why: Where these numbers come from, for errors.
+    `sizes` are the rows that each worker sends, if this process knows it; `why` says for errors where they
+    come from.
     """
     places, name = delivery.places, transfer.name
     payloads = _from_workers(places, x)
@@ -437,5 +313,6 @@ def _normalise(weights: Tensor, places: Places, name: str) -> np.ndarray | None:
         )
     # An absent client does not count, whatever its weight is.
     given = np.where(places.roster, given, 0.0)
+    # In float64 at the server, so that every placement divides by the same number.
     total: float = given.sum()
     return given / total if total > 0 else None

@@ -25,23 +25,12 @@ def run_with_first_client(
     name: str,
     protection: str,
 ) -> tuple[Located[Result], Located[Other | None]]:
-    """Implement `Federation.run_protocol`.
-
-    Args:
-        at_clients: The party of each worker. Only that of the first client is run.
-        protection: How the ledger records the transfer.
-
-    Returns:
-        The results at the server and at the clients (None at the workers of other clients).
-
-    Raises:
-        PlaceError: If a client is absent.
-        ProtocolError: If a message does not fit the protocol.
-    """
+    """Implement `Federation.run_protocol`."""
     places, link = delivery.places, delivery.link
     places.check_sent(at_server, SERVER, name)
     places.check_sent(at_clients, CLIENTS, name)
     places.check_all_present(name)
+    # Taken in every process, also where neither party runs, so that all count transfers alike.
     key = delivery.next_key(name)
     server: Party[Result] | None = at_server.parts[0] if places.server_is_here else None
     client: Party[Other] | None = at_clients.parts[places.here.index(0)] if 0 in places.here else None
@@ -54,6 +43,7 @@ def run_with_first_client(
         server_outcome = _run_over_link(server, SERVER_INDEX, 0, link, key)
     elif client is not None:
         client_outcome = _run_over_link(client, 0, SERVER_INDEX, link, key)
+    # Each process records what it sees. Where both parties are, the server's numbers cover both.
     if server_outcome is not None:
         _record(delivery, name, protection, server_outcome.received, server_outcome.sent)
     elif client_outcome is not None:
@@ -77,18 +67,7 @@ def _record(delivery: Delivery, name: str, protection: str, up: int, down: int) 
 def run_between_workers(
     delivery: Delivery, at_clients: Located[dict[int, Party[Result]]], name: str
 ) -> Located[dict[int, Result]]:
-    """Implement `Federation.run_worker_protocols`.
-
-    Args:
-        at_clients: {the other worker: the party} at each worker.
-
-    Returns:
-        {the other worker: the result of the party} at each worker.
-
-    Raises:
-        PlaceError: If a client is absent, or a worker has no party for another that has one for it.
-        ProtocolError: If a message does not fit the protocol.
-    """
+    """Implement `Federation.run_worker_protocols`."""
     places = delivery.places
     places.check_sent(at_clients, CLIENTS, name)
     places.check_all_present(name)
@@ -105,6 +84,7 @@ def run_between_workers(
                     f"{name!r}: {places.name_of(h)} runs a protocol with {places.name_of(other)}, which has "
                     "no party for it; make a party at both"
                 )
+            # Both parties are here: run the pair once.
             elif h < other:
                 one, two = run_both(party, local[other][h])
                 results[h][other], results[other][h] = one.result, two.result
@@ -118,6 +98,7 @@ def _run_over_link(
 ) -> Ended[Result]:
     """Run a party whose other party is in another process."""
     assert link is not None  # `Delivery` refuses a run in several processes without a link
+    # A link finds messages by key, so each gets its number in its direction.
     sent, received = itertools.count(), itertools.count()
     return run_one(
         party,

@@ -105,6 +105,7 @@ def check_sums(fed: Federation, protection: str, clients: int) -> None:
     """Raise InputError if a protection cannot hide sums over so many clients, before anything is sent."""
     if not needs_parts(protection):
         return
+    # Raises InputError for too few clients.
     Terms.usual("a round", clients)
     if not fed.simulated:
         import graphfed.crypto.pairwise  # noqa: F401 - refuses where cryptography is missing
@@ -121,6 +122,7 @@ def check_contributors(
     if not needs_parts(protection):
         return
     like = fed.server.run(zeros, len(data))
+    # A sum of 0s and 1s: the server learns how many, not who.
     counts = secure_sum(fed, contributes, None, like, name=name)
     fed.server.run(check_counts, counts, data, int(fed.roster.sum()))
 
@@ -180,6 +182,7 @@ def protected_mean(
     if not needs_parts(protection):
         return fed.average(x, weights, otherwise=otherwise, name=name, grad=False)
     members = tuple(fed.roster.nonzero()[0].tolist())
+    # Before anything is sent: a mean of one or two clients would show their values.
     fed.server.run(check_enough_weighted, weights, members)
     total = secure_sum(fed, x, weight, otherwise, name=name)
     return fed.server.run(divide, total, weights, members, otherwise)
@@ -203,6 +206,7 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
             installed, or if the masked vectors of a cohort take more than 4 GiB.
     """
     members = tuple(np.flatnonzero(fed.roster).tolist())
+    # The name and the round are in the terms, so messages of another sum do not fit.
     terms = Terms.usual(f"{name}, round {fed.ledger.round}", len(members))
 
     sizes = terms.sizes(width=0)
@@ -214,6 +218,7 @@ def secure_sum(fed: Federation, x: Located, scale: Located | None, like: Located
         return {"name": f"{name}/{step}", "protection": protection, "grad": False, "like": form}
 
     present, ids = fed.present(), fed.client_ids()
+    # Present clients have 1; absent ones run nothing.
     scale = present if scale is None else scale
     clients = fed.clients.run(begin_clients, x, ids, present, members, terms, fed.simulated)
     server = fed.server.run(begin_server, like, terms, fed.simulated)
@@ -247,6 +252,7 @@ def begin_clients(
     """Make the protocol's state machines of a cohort's clients; `members` are all clients that take part."""
     width = sum(_size(leaf) for leaf in _leaves(x))
     sizes = terms.sizes(width)
+    # A cohort holds the messages of all its clients at once.
     size = int(present.sum()) * (sizes["masked"] + sizes["sealed_shares"])
     if size > MAX_BYTES:
         raise InputError(
@@ -276,6 +282,7 @@ def mask(
     def masked() -> Iterator[bytes]:
         for client, message, k in zip(clients, _messages(forwarded_shares), chosen, strict=True):
             vector = _vector(x, k, float(scale[k]))
+            # `terms.clients` numbers are added, so each must leave room for the others.
             yield client.mask(message, encode(vector, terms.clients).cpu().numpy())
 
     return _rows(masked(), len(clients))
@@ -311,6 +318,7 @@ def add_masked(server: Server, masked: Tensor) -> Tensor:
 
 def open_sum(server: Server, shares: Tensor, like: Payload, device: str) -> Any:
     """Remove the masks from the sum, and give it the form of `like`."""
+    # int64 words modulo 2^64; `_fill` decodes them leaf by leaf.
     words = torch.from_numpy(server.open(dict(enumerate(_messages(shares)))))
     parts = iter(torch.split(words, [leaf.numel() for leaf in _tensors(like)]))
     return _fill(like, parts, device)
@@ -368,6 +376,7 @@ def _bytes(message: Tensor) -> bytes:
 
 def _rows(messages: Iterable[bytes], count: int) -> Tensor:
     """Put `count` messages of the same length in rows, [P, L] uint8."""
+    # Filled row by row, so that a generator's messages are never all in memory twice.
     rows: Tensor | None = None
     for row, message in enumerate(messages):
         if rows is None:

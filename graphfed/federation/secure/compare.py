@@ -85,6 +85,7 @@ def compare_pairs(
         raise InputError(f"numbers of {bits} bits cannot be compared; use 1 to {MAX_BITS}")
     known, device = pairs.at_clients, str(fed.device)
     selected = fed.clients.run(select_pairs, known, which)
+    # The number and, above it, whether the client asks, so that both travel and are checked as one word.
     words = fed.clients.run(encode_operands, known, selected, numbers, asker, bits)
     open_sessions(fed, pairs, selected)
     hidden = fed.protection_of(PROTECTION)
@@ -136,6 +137,7 @@ def at_most_pairs(
     """
     if not 1 <= bits <= acceptance.MAX_BITS:
         raise InputError(f"an acceptance takes numbers of 1 to {acceptance.MAX_BITS} bits; got {bits}")
+    # Refuse a bad temperature before anything is sent.
     acceptance.thresholds(np.zeros(0, dtype=np.int64), temperature)
     known, device = pairs.at_clients, str(fed.device)
     selected = fed.clients.run(select_pairs, known, which)
@@ -235,6 +237,8 @@ def accept_shown(
 
 def _remote_words(selected: SelectedPairs, local: Ints, seen: dict[int, Ints]) -> Ints:
     """The words of the other clients, [n]."""
+    # [n]: the other row of a pair inside this worker. Where there is none, -1 reads any word, which is
+    # replaced by the one that arrived.
     remote = local[selected.local]
     for b, words in seen.items():
         remote[selected.remote[b]] = words

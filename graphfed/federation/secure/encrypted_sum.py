@@ -64,6 +64,7 @@ class Packing:
 
 def make_key(clients: Tensor, chosen: str, simulated: bool) -> AnyKeyOwner | None:
     """Make the key of a parameter set at the worker of client 0; None elsewhere."""
+    # Refused at every worker, also at those that make no key, before anything is sent.
     if not simulated:
         library()
     if not bool((clients == 0).any()):
@@ -83,6 +84,7 @@ def make_key_wants(clients: Tensor) -> ExchangeIds:
     clients = clients.cpu()
     other = (clients != 0).nonzero()[:, 0]
     held = (clients == 0).nonzero()[:, 0]
+    # Owner 0 and id 0 for all; client 0 alone holds the row with id 0.
     nil = torch.zeros_like(other)
     return ExchangeIds(owner=nil, ids=nil, client=other, held_ids=torch.zeros_like(held), held_client=held)
 
@@ -173,6 +175,7 @@ def place_rows(ids: RowIds, names: Tensor) -> Packing:
     client.
     """
     known, name_index = torch.unique(names, return_inverse=True)
+    # At least 1, so that the codes below are defined without rows.
     count = max(len(known), 1)
     # One ciphertext for each (client, name); a row's place is its rank among the rows of its ciphertext.
     codes, unit, sizes = torch.unique(
@@ -211,6 +214,7 @@ def predict_cost(sent: RouteTable, taken: RouteTable, pieces: int) -> dict[str, 
     InputError if a process that holds all of them, and their sums, would hold more than `MAX_BYTES`.
     """
     up, sums, down = (pieces * len(x) for x in (sent.index, sent.ids, taken.index))
+    # Ciphertexts of all three kinds, and the numbers of the larger side as float64 slots.
     size = (up + sums + down) * SUM.ciphertext_bytes + max(up, down) * SUM.slots * 8
     if size > MAX_BYTES:
         raise InputError(
@@ -233,6 +237,7 @@ def log_cost(cost: dict[str, int], simulated: bool) -> str:
 def encrypt_rows(key_owner: AnyKeyOwner, x: Tensor, packing: Packing, terms: int) -> Tensor:
     """Encrypt rows [M, F] to [n, pieces * ciphertext_bytes] uint8. InputError for too large a number."""
     layout = Layout(x.shape[1], SUM.slots)
+    # Rounded to the grid before encryption: only then is the noise removed exactly after it.
     rows = Grid(terms).round(x.detach().cpu().double().numpy())
     count = len(packing.ids.ids)
     slots = layout.pack(rows, packing.unit.cpu().numpy(), packing.place.cpu().numpy(), count)
@@ -244,6 +249,7 @@ def add_ciphertexts(evaluator: AnyEvaluator, sealed: Tensor, table: RouteTable) 
     """Add the ciphertexts of the same name: [U, pieces * ciphertext_bytes]."""
     pieces = sealed.shape[1] // SUM.ciphertext_bytes
     at = np.arange(pieces)
+    # Piece p of every row with the same name is added to piece p of the sum.
     group = (table.index.cpu().numpy()[:, None] * pieces + at).ravel()
     cells = sealed.cpu().numpy().reshape(-1, SUM.ciphertext_bytes)
     sums = evaluator.add(cells, group, len(table.ids) * pieces)
@@ -296,9 +302,10 @@ def encrypted_sum(
             real, without the extra `secure`.
     """
     protection, layout = fed.protection_of("encrypted"), Layout(width, SUM.slots)
+    # Step 1 (see the module's docstring): one key for all clients.
     key_owner, evaluator = share_key(fed, name=name)
     fed.begin(f"{name}: encrypting, summing and decrypting")
-    # The ids of all rows, so that the server knows which clients have and want each id.
+    # Step 2: first the ids of all rows, so that the server knows which clients have and want each id.
     have = fed.route(ids, name=f"{name}/ids")
     want_ids = ids if wanted is None else fed.clients.run(select_ids, ids, wanted)
     want = have if wanted is None else fed.route(want_ids, name=f"{name}/wanted_ids")

@@ -118,6 +118,7 @@ def protected_max(
     if isinstance(planned, Route):
         return fed.max(x, planned, name=name, grad=grad)
     session, kind = planned.session, fed.protection_of("shared")
+    # Neither share says anything about a number without the other.
     for_server, for_helper = fed.clients.run(make_shares, x, fed.simulated, outputs=2)
     at_server = fed.upload(
         for_server, planned.route, name=f"{name}/server_shares", protection=kind, grad=False
@@ -179,6 +180,7 @@ def make_shares(x: Tensor | SparseMatrix, simulated: bool) -> tuple[Tensor, Tens
     # A uniform share from the operating system's entropy; the other share is what remains, modulo 2^32.
     drawn = torch.frombuffer(bytearray(os.urandom(words.nbytes)), dtype=torch.int32)
     drawn = drawn.view(words.shape).to(words.device)
+    # int32 arithmetic of torch wraps around, which is the difference modulo 2^32.
     return words - drawn, drawn
 
 
@@ -224,12 +226,14 @@ def send_plan(table: RouteTable, clients: int) -> Party[SharedPlan]:
     _, first = np.unique(index, return_index=True)
     group = np.argsort(np.argsort(first))
     counts = np.bincount(table.client.cpu().numpy(), minlength=clients)
+    # Little-endian words of 4 bytes: K counts, then the number of each row's id.
     yield np.concatenate([counts, group[index]]).astype("<u4").tobytes()
     return SharedPlan(protocol.make_plan(group[index]), counts, group)
 
 
 def receive_plan(clients: int) -> Party[SharedPlan]:
     message = yield None
+    # Cut to whole words first; a remainder is refused below.
     content = np.frombuffer(message[: len(message) // 4 * 4], dtype="<u4").astype(np.int64)
     counts, group = content[:clients], content[clients:]
     numbers = np.unique(group)
@@ -261,6 +265,7 @@ def send_gradients(
 ) -> Party[NDArray[np.uint64]]:
     words = protocol.encode_gradient(gradient).cpu().numpy().view(np.uint64)
     assert plan.group is not None
+    # From the order of the ids to that of the roots.
     by_root = np.empty_like(words)
     by_root[plan.group] = words
     return protocol.send_gradients(session, plan.tournament, found[1], by_root)

@@ -49,6 +49,7 @@ def write_notifications(known: KnownPairs, which: Tensor) -> dict[int, Party[byt
     selected = np.zeros(len(known.client), dtype=bool)
     selected[which.cpu().numpy()] = True
     return {
+        # Numbers among the common pairs, which both workers list in the same order: 4 bytes name a pair.
         worker: _swap(np.flatnonzero(selected[rows]).astype("<u4").tobytes())
         for worker, rows in _common_pairs(known).items()
     }

@@ -119,6 +119,7 @@ def make_links(
 
 
 def select_unopened(known: KnownPairs, selected: SelectedPairs) -> SelectedPairs:
+    # Sessions are kept: a set-up costs public-key operations, and a second one would say nothing new.
     fresh = selected.rows[~known.opened[selected.rows]]
     return selected if len(fresh) == len(selected.rows) else select_rows(known, fresh)
 
@@ -147,6 +148,7 @@ def start_parties(
         raise PlaceError(
             f"there are {len(parties)} parties for {len(selected.rows)} selected pairs; give one for each"
         )
+    # Pairs inside this worker run here; the others advance together, one bundle for each other worker.
     local_results: dict[int, Ended[Result]] = {}
     for one, other in enumerate(selected.local.tolist()):
         # The rows are sorted, so the client with the lower id comes first.
@@ -167,6 +169,7 @@ def finish_parties(
     outcomes = dict(local_results)
     for b, results in ended.items():
         outcomes.update(zip(selected.remote[b].tolist(), results, strict=True))
+    # Every selected row has an outcome, from inside or from a bundle.
     ordered = [outcomes[position] for position in range(len(selected.rows))]
     sent, received = (
         np.array(sizes, dtype=np.int64)

@@ -112,6 +112,7 @@ def make_route(fed: Federation, pairs: pairing.Pairs, plans: Located["RowPlan"])
     between: set[Pair] = set()
     for h, plan in local.items():
         send |= {(h, b): rows for b, rows in plan.send.items()}
+        # Both directions: a pair sends from here, arrives here, or both.
         between |= {(h, b) for b in plan.send} | {(a, h) for a in plan.senders}
     flow = pairing.flow_between(fed, [(plan.outgoing, plan.incoming) for plan in local.values()])
     order = {h: plan.order for h, plan in local.items()}
@@ -191,6 +192,7 @@ def plan_bytes(
     starts = lengths.cumsum(0) - lengths
     order = None
     if plan.order is not None:
+        # Where each wanted row begins among the arriving bytes: sizes in the order of arrival, added up.
         arriving = sizes[torch.argsort(plan.order)]
         order = ranges((arriving.cumsum(0) - arriving)[plan.order], sizes)
     return replace(

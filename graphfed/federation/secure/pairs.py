@@ -137,9 +137,11 @@ def know_pairs(
     codes = client * num_clients + other
     if not (np.diff(codes) > 0).all():
         raise PlaceError(f"pairs {name!r}: rows must be sorted by (client, other), each pair once")
+    # The clients of a worker have consecutive ids.
     local = (other >= here[0]) & (other <= here[-1])
     other_row = np.full(len(client), -1)
     reversed_codes = (other * num_clients + client)[local]
+    # Rows are sorted by (client, other), so the pair's other row is found by its reversed code.
     other_row[local] = np.searchsorted(codes, reversed_codes)
     if not np.array_equal(np.take(codes, other_row[local], mode="clip"), reversed_codes):
         wrong = np.take(codes, other_row[local], mode="clip") != reversed_codes
@@ -147,6 +149,7 @@ def know_pairs(
         raise PlaceError(
             f"pairs {name!r}: client {client[row]} lists client {other[row]}, which does not list it"
         )
+    # None spares operations that only concern other workers, when all clients are here.
     other_worker = None if local.all() else np.searchsorted(np.array(starts), other, side="right") - 1
     worker = int(np.searchsorted(np.array(starts), here[0]))
     opened = np.zeros(len(client), dtype=bool)
@@ -219,6 +222,7 @@ def positions_by_worker(known: KnownPairs, rows: Ints) -> dict[int, Ints]:
     if known.other_worker is None or not len(rows):
         return {}
     worker, client, other = (a[rows] for a in (known.other_worker, known.client, known.other))
+    # Sorted by worker first, so that each worker's pairs are one slice.
     order = np.lexsort((np.maximum(client, other), np.minimum(client, other), worker))
     workers, starts = np.unique(worker[order], return_index=True)
     positions = np.split(order, starts[1:])

@@ -71,7 +71,9 @@ def make_shares(x: Payload, clients: int) -> Tensor:
             f"secret sharing among {clients} clients takes {size / 2**30:.1f} GiB in this process; use fewer "
             "clients, a smaller network, or aggregation=plaintext"
         )
+    # `clients` numbers are added, so each must leave room for the others.
     words = encode(flat, clients)
+    # [K_h, w, K] -> [K_h, K, w] -> [K_h * K, w], as `route.everyone` expects them.
     return additive_shares(words, clients).movedim(-1, 1).flatten(0, 1)
 
 
@@ -79,6 +81,7 @@ def add_shares(shares: Tensor, remote: Tensor, ids: Tensor, clients: int) -> Ten
     """Add up the shares that each client has, the one it kept and those it received: [K_h, w]."""
     # SAPGNN, Eq. (21)
     # The sums wrap modulo 2^64, as the shares do.
+    # The share that a client made for itself stays with it.
     own_share = shares.view(len(ids), clients, -1)[torch.arange(len(ids), device=ids.device), ids]
     return own_share + remote.view(len(ids), clients - 1, shares.shape[1]).sum(1)
 
