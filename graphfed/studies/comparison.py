@@ -276,6 +276,12 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
                 f"{finished[0].method} did {finished[0].task} and {result.method} {result.task}; one table "
                 "has one task: give runs of one"
             )
+        if odd := result.test.keys() ^ finished[0].test.keys():
+            one, other = (each.folder or each.method for each in (finished[0], result))
+            raise InputError(
+                f"{one} and {other} have different test metrics ({', '.join(sorted(odd))}); one table has the "
+                "same metrics in every row"
+            )
     settings_of_method: dict[str, set[str]] = {}
     for result in finished:
         settings_of_method.setdefault(result.method, set()).add(_settings_key(result))
