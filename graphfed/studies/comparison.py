@@ -279,8 +279,8 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
         if odd := result.test.keys() ^ finished[0].test.keys():
             one, other = (each.folder or each.method for each in (finished[0], result))
             raise InputError(
-                f"{one} and {other} have different test metrics, {shown(sorted(odd))}; one table has the same "
-                "metrics in every row"
+                f"{one} and {other} have different test metrics ({', '.join(map(shown, sorted(odd)))}); one "
+                "table has the same metrics in every row"
             )
     settings_of_method: dict[str, set[str]] = {}
     for result in finished:
