@@ -191,11 +191,8 @@ PACKAGES: dict[str, Package] = {
             "methods/fedgraph/method.py",
             "methods/fedgraph/config.py",
             "methods/fedgraph/client_graphs.py",
-            "methods/fedgraph/layers.py",
-            "methods/fedgraph/server.py",
-            "methods/fedgraph/time_model.py",
+            "methods/fedgraph/round_time.py",
             "methods/fedgraph/sampling_policies.py",
-            "methods/fedgraph/sampling.py",
             "methods/fedgraph/policy/ddpg.py",
         ),
         (

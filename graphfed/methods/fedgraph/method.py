@@ -58,150 +58,48 @@ from graphfed.methods.averaging.rules import fedsgd
 from graphfed.methods.base import Method, PlaintextOnly, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
-from graphfed.methods.fedgraph.balance import REPEATS, add_measurement, balanced_decision, first_balance
 from graphfed.methods.fedgraph.client_graphs import (
     ClientGraph,
     Layer,
+    build_graph,
     build_layer,
-    entering_rows,
-    make_client_graph,
     sample_batch,
     sample_neighbours,
 )
 from graphfed.methods.fedgraph.config import FedGraphConfig, Sampling
-from graphfed.methods.fedgraph.layers import aggregate, rows_to_send, transform
-from graphfed.methods.fedgraph.server import (
-    add_seconds,
-    average_rows,
-    decide,
-    first_facts,
-    first_view,
-    load_policy,
-    no_policy,
-    project_view,
-    saw_test,
-    stack_view,
-)
-from graphfed.methods.fedgraph.time_model import (
+from graphfed.methods.fedgraph.round_time import (
+    REPEATS,
+    add_measurement,
     add_operations,
+    balanced_decision,
+    first_balance,
     measured_seconds,
     modelled_seconds,
     zero_operations,
 )
+from graphfed.methods.fedgraph.sampling_policies import (
+    first_view,
+    fixed_decision,
+    learned_decision,
+    load_policy,
+    project,
+    saw_test,
+    stack_view,
+)
 from graphfed.methods.parts import ClientOptimizer, Training
 from graphfed.nn.backbones import Weights
+from graphfed.nn.layers import Dropout, tiled
 from graphfed.nn.optim import AdamState
-from graphfed.nn.sparse import SparseWeights
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, ranges, spmm
+from graphfed.nn.tiles import make_tiles
 from graphfed.random import fold
 
-# ---- at the clients ----------------------------------------------------------------------------------------
-
-
-def build_graph(cohort: Any, config: FedGraphConfig) -> ClientGraph:
-    """Build the graphs of a cohort's clients."""
-    return make_client_graph(
-        cohort,
-        has_remote=config.sharing.sent_embeddings != "none",
-        has_remote_first=config.sharing.sends_embeddings(0),
-        first_degrees=config.sharing.first_degrees,
-        needs_importance=config.sampling.policy == "fastgcn",
-    )
-
-
-def num_train(graph: ClientGraph) -> Tensor:
-    """Return the number of training nodes of each client, [K]."""
-    return graph.num_train
-
-
-def target_rows(cohort: Any, target: str) -> Tensor:
-    """Select the rows of a part of the split."""
-    rows: Tensor = cohort.rows(target)
-    return rows
-
-
-def draw_batch(graph: ClientGraph, decision: Tensor, key: int) -> Tensor:
-    """Draw V^(L), the training nodes of a local step."""
-    return sample_batch(graph, decision[:, 0].long(), key)
-
-
-def batch_sizes(decision: Tensor) -> Tensor:
-    """Return kappa of each client, [K] int64."""
-    return decision[:, 0].long()
-
-
-def draw_neighbours(
-    graph: ClientGraph,
-    rows: Tensor,
-    decision: Tensor | None,
-    layer: int,
-    has_remote: bool,
-    sampling: Sampling,
-    layers: int,
-    key: int,
-) -> tuple[Any, Tensor]:
-    """Draw the neighbours of a layer; all of them without a decision (`sample_neighbours`)."""
-    if decision is None:
-        return sample_neighbours(graph, rows, None, sampling.sampler, layer, has_remote, key)
-    requests = decision[:, 1 + layers :] if sampling.limits_requests else None
-    return sample_neighbours(
-        graph, rows, decision[:, 1 + layer], sampling.sampler, layer, has_remote, key, requests
-    )
-
-
-def copy_weights(graph: ClientGraph, shared: Weights) -> Weights:
-    """Give every client a copy of the global weights."""
-    copies: Weights = {}
-    # Alg. 1, l. 1
-    for name, w in shared.items():
-        assert isinstance(w, Tensor)
-        if graph.weight_pairs is not None and name == "layers.0.weight":
-            copies[name] = SparseWeights.expand(w, *graph.weight_pairs, graph.num_clients)
-        else:
-            copies[name] = w.expand(graph.num_clients, *w.shape)
-    return copies
-
-
-def compute_loss(graph: ClientGraph, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
-    """Compute the sum over clients of the mean cross-entropy of each one's batch, each node times the weight
-    of its class.
-    """
-    # Eq. (5)
-    losses = cross_entropy(logits, graph.y[layer.out], weight=graph.class_weights, reduction="none")
-    return (losses / sizes[graph.client[layer.out]].to(losses.dtype)).sum()
-
-
-def local_step(
-    weights: Weights, gradient: Weights, optimizer: AdamState, training: Training
-) -> tuple[Weights, AdamState]:
-    """Take a step on every client's weights."""
-    # Eq. (6)
-    return stepped(weights, gradient, optimizer or fresh_state(weights, training), training)
-
-
-def keep_state(optimizer: AdamState, clients: ClientOptimizer) -> AdamState:
-    """Return the optimisers' state for the next round; empty unless client_state=keep."""
-    return optimizer if clients.client_state == "keep" else {}
-
-
-def flatten_weights(weights: Weights, like: Weights) -> Tensor:
-    """Flatten the weights of each client to a row, [K, n_W], with the names of `like` in sorted order."""
-    whole = pay.densify({name: weights[name] for name in sorted(like)})
-    return torch.cat([w.flatten(1) for w in whole.values()], 1)
+#: A sample of all layers: for each layer, from the first, `client_graphs.Layer` at the clients, and the route
+#: of the rows that other clients send for it; None if the layer has no remote neighbours.
+Sample = tuple[tuple[Located, ExchangeRoute | None], ...]
 
 
 # ---- the program over places -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A sample of all layers.
-
-    Attributes:
-        layers: For each layer, from the first, `client_graphs.Layer` at the clients, and the route of the
-            rows that other clients send for it; None if the layer has no remote neighbours.
-    """
-
-    layers: tuple[tuple[Located, ExchangeRoute | None], ...]
 
 
 @dataclass(frozen=True)
@@ -232,9 +130,6 @@ class Clients:
 
 def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> State:
     """Draw the first weights, read the policy, and let the clients agree on their remote neighbours.
-
-    Returns:
-        The state before the first round.
 
     Raises:
         InputError: The policy file cannot be used, the federation is too small for secure aggregation, or
@@ -275,13 +170,10 @@ def begin(
         weights: The first weights, at the server.
         policy: The tensors of a learned policy, at the server; empty for none.
 
-    Returns:
-        The state before the first round.
-
     Raises:
         InputError: The counts of training nodes are not valid.
     """
-    graph = fed.clients.run(build_graph, data, config)
+    graph = fed.clients.run(build_graph, data, config.sharing, config.sampling.policy == "fastgcn")
     route = None
     if fed.num_clients > 1 and any(
         config.sharing.sends_embeddings(layer) for layer in range(config.network.layers)
@@ -300,12 +192,7 @@ def begin(
 def first_state(
     fed: Federation, clients: Clients, config: FedGraphConfig, weights: Located, policy: Located
 ) -> State:
-    """Return the state before the first round, after the clients have agreed. Nothing is sent.
-
-    Args:
-        weights: The first weights, at the server.
-        policy: The tensors of a learned policy, at the server; empty for none.
-    """
+    """Return the state before the first round, after the clients have agreed. Nothing is sent."""
     sampling = config.sampling
     values = {
         "weights": weights,
@@ -324,7 +211,7 @@ def first_state(
     if sampling.policy == "ddpg":
         values["policy"] = policy
         values["observed"] = fed.server.run(
-            project_view, policy, fed.server.run(first_view, weights, fed.num_clients)
+            project, policy, fed.server.run(first_view, weights, fed.num_clients)
         )
     return State(values, clients)
 
@@ -339,7 +226,7 @@ def draw_sample(
     key: int,
 ) -> Sample:
     """Draw a sample for the logits of `rows`; with all neighbours if there is no decision (Alg. 2)."""
-    layers: list[tuple[Located, ExchangeRoute | None]] = []
+    sample: Sample = ()
     num_layers = config.network.layers
     # Alg. 2, l. 2
     for number in reversed(range(num_layers)):
@@ -362,10 +249,11 @@ def draw_sample(
         if whole is not None:
             restricted, requested = fed.restrict_route(whole, is_requested, name="fedgraph/wanted")
         # Alg. 2, l. 7
-        layer = fed.clients.run(build_layer, graph, rows, sampled, is_requested, requested, number == 0)
-        rows = fed.clients.run(entering_rows, layer)
-        layers.insert(0, (layer, restricted))
-    return Sample(tuple(layers))
+        layer, rows = fed.clients.run(
+            build_layer, graph, rows, sampled, is_requested, requested, number == 0, outputs=2
+        )
+        sample = ((layer, restricted), *sample)
+    return sample
 
 
 def forward(
@@ -385,7 +273,7 @@ def forward(
     h: Located | None = None
     received: list[Located | None] = []
     # Alg. 1, l. 7
-    for number, (layer, route) in enumerate(sample.layers):
+    for number, (layer, route) in enumerate(sample):
         hw = fed.clients.run(transform, graph, layer, weights, h, number, dropout, key)
         rows = None
         # Alg. 1, l. 10
@@ -396,7 +284,7 @@ def forward(
             name = "fedgraph/embeddings" if number else "fedgraph/transformed_features"
             rows = fed.exchange(sent, route, name=name, grad=False)
         received.append(rows)
-        last = number == len(sample.layers) - 1
+        last = number == len(sample) - 1
         # Alg. 1, l. 9-11
         h = fed.clients.run(aggregate, graph, layer, hw, rows, weights, number, last)
     assert h is not None
@@ -409,16 +297,15 @@ def round(fed: Federation, state: State, config: FedGraphConfig, round_number: i
     Reference:
         FedGraph, Algs. 1 and 3.
     """
-    clients: Clients = state.prepared
-    policy, observed = state.values.get("policy"), state.values.get("observed")
-    if policy is None:
-        policy = fed.server.run(no_policy)
-    # Alg. 3, l. 5
+    values, counts = state.values, state.prepared.counts
     sampling, layers = config.sampling, config.network.layers
+    # Alg. 3, l. 5
     if sampling.policy == "balanced":
-        decision = fed.server.run(balanced_decision, state.values["balance"], clients.counts, layers)
+        decision = fed.server.run(balanced_decision, values["balance"], counts, layers)
+    elif sampling.policy == "ddpg":
+        decision = fed.server.run(learned_decision, values["policy"], values["observed"], counts)
     else:
-        decision = fed.server.run(decide, policy, observed, clients.counts, sampling, layers)
+        decision = fed.server.run(fixed_decision, counts, sampling, layers)
     return round_with(fed, state, config, round_number, decision)
 
 
@@ -434,7 +321,7 @@ def round_with(
     """Run one round with a given decision.
 
     Args:
-        decision: The decision, [K, 1 + L] float64, at the server.
+        decision: The decision, [K, 1 + L] float64, at the server; if it limits requests, [K, 1 + L + K].
 
     Reference:
         FedGraph, Algs. 1 and 3.
@@ -457,7 +344,7 @@ def round_with(
         if sample is None or config.sharing.refresh == "step":
             # Alg. 1, l. 3
             key = fold(config.run.seed, "fedgraph", round_number, step)
-            batch = fed.clients.run(draw_batch, graph, client_decision, fold(key, "batch"))
+            batch = fed.clients.run(sample_batch, graph, sizes, fold(key, "batch"))
             sample = draw_sample(fed, graph, clients.route, batch, client_decision, config, key)
             remote = None
         key = fold(config.run.seed, "dropout", round_number, step)
@@ -466,7 +353,7 @@ def round_with(
             # Alg. 1, l. 4-13
             logits, remote = forward(fed, graph, sample, leaves, dropout, key if dropout else None, remote)
             # Alg. 1, l. 14
-            last, _ = sample.layers[-1]
+            last, _ = sample[-1]
             fed.backward(fed.clients.run(compute_loss, graph, last, logits, sizes))
         gradient = fed.gradients(leaves)
         if not config.at_server():
@@ -474,7 +361,7 @@ def round_with(
             weights, optimizer = fed.clients.run(
                 local_step, weights, gradient, optimizer, config.training, outputs=2
             )
-        for number, (layer, _) in enumerate(sample.layers):
+        for number, (layer, _) in enumerate(sample):
             operations = fed.clients.run(add_operations, operations, graph, number, clients.widths, layer)
     values = {**state.values, "optimizer": fed.clients.run(keep_state, optimizer, config.client_optimizer)}
     # Alg. 1, l. 17, and Alg. 3, l. 3-4
@@ -488,7 +375,7 @@ def round_with(
         rows = fed.gather(fed.clients.run(flatten_weights, weights, received), name="update", grad=False)
         mean = fed.server.run(average_rows, rows, decision, state.weights)
         view = fed.server.run(stack_view, mean, rows)
-        values["observed"] = fed.server.run(project_view, values["policy"], view)
+        values["observed"] = fed.server.run(project, values["policy"], view)
     else:
         kappa = fed.server.run(batch_sizes, decision)
         mean = protected_mean(
@@ -536,6 +423,210 @@ def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) 
         sample = draw_sample(fed, clients.graph, clients.route, rows, None, config, 0)
     logits, _ = forward(fed, clients.graph, sample, received, config.network.dropout, None)
     return logits
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
+
+
+def num_train(graph: ClientGraph) -> Tensor:
+    """Return the number of training nodes of each client, [K]."""
+    return graph.num_train
+
+
+def target_rows(cohort: Any, target: str) -> Tensor:
+    """Select the rows of a part of the split."""
+    rows: Tensor = cohort.rows(target)
+    return rows
+
+
+def batch_sizes(decision: Tensor) -> Tensor:
+    """Return kappa of each client, [K] int64."""
+    return decision[:, 0].long()
+
+
+def draw_neighbours(
+    graph: ClientGraph,
+    rows: Tensor,
+    decision: Tensor | None,
+    layer: int,
+    has_remote: bool,
+    sampling: Sampling,
+    layers: int,
+    key: int,
+) -> tuple[Any, Tensor]:
+    """Draw the neighbours of a layer; all of them without a decision (`sample_neighbours`)."""
+    if decision is None:
+        return sample_neighbours(graph, rows, None, sampling.sampler, layer, has_remote, key)
+    requests = decision[:, 1 + layers :] if sampling.limits_requests else None
+    return sample_neighbours(
+        graph, rows, decision[:, 1 + layer], sampling.sampler, layer, has_remote, key, requests
+    )
+
+
+def copy_weights(graph: ClientGraph, shared: Weights) -> Weights:
+    """Give every client a copy of the global weights."""
+    copies: Weights = {}
+    # Alg. 1, l. 1
+    for name, w in shared.items():
+        assert isinstance(w, Tensor)
+        if graph.weight_pairs is not None and name == "layers.0.weight":
+            copies[name] = SparseWeights.expand(w, *graph.weight_pairs, graph.num_clients)
+        else:
+            copies[name] = w.expand(graph.num_clients, *w.shape)
+    return copies
+
+
+def transform(
+    graph: ClientGraph,
+    layer: Layer,
+    weights: Weights,
+    h: Tensor | None,
+    number: int,
+    p: float,
+    key: int | None,
+) -> Tensor:
+    """Multiply the embeddings that enter a layer by its weights.
+
+    Args:
+        weights: The weights: of each client, or the same for all.
+        h: The embeddings, [n_in, H]; None in the first layer, which takes the features.
+        number: The number of the layer, from 0.
+        p: The probability of dropout.
+        key: The key of dropout; None for no dropout.
+
+    Returns:
+        h W of the rows that enter, each with the weights of its client, [n_in, H'].
+    """
+    weight, dropout = weights[f"layers.{number}.weight"], None if key is None else Dropout(p, key)
+    rows = layer.rows
+    if h is None and isinstance(graph.x, SparseMatrix):
+        x, words = graph.x, graph.x_words
+        if isinstance(weight, SparseWeights):
+            assert graph.x_by_client is not None
+            x, weight = graph.x_by_client, weight.values
+        assert words is not None
+        if len(rows) < graph.num_rows:
+            words = words[ranges(x.indptr[rows].long(), graph.num_nonzero[rows])]
+            x = x.select_rows(rows)
+        return spmm(x if dropout is None else dropout.entries(x, words, number), weight)
+    if h is None:
+        assert isinstance(graph.x, Tensor)
+        h = graph.x if len(rows) == graph.num_rows else graph.x[rows]
+    if dropout is not None:
+        h = dropout.rows(h, graph.ids[rows], number)
+    assert isinstance(weight, Tensor)
+    if weight.dim() == 2:
+        return h @ weight
+    if graph.num_clients == 1:
+        return h @ weight[0]
+    return tiled(h, weight, make_tiles(graph.client[rows], graph.num_clients))
+
+
+def rows_to_send(graph: ClientGraph, layer: Layer, hw: Tensor) -> Tensor:
+    """Compute the rows that other clients have requested, h W / sqrt(D_uu) of each requested row u, without
+    gradients, [A, H'].
+    """
+    assert layer.sent is not None
+    return hw.detach()[layer.sent] * graph.scale[layer.rows[layer.sent], None]
+
+
+def aggregate(
+    graph: ClientGraph,
+    layer: Layer,
+    hw: Tensor,
+    received: Tensor | None,
+    weights: Weights,
+    number: int,
+    last: bool,
+) -> Tensor:
+    """Sum over the sampled neighbours of each row that leaves a layer.
+
+    Args:
+        hw: h W of the rows that enter, [n_in, H'].
+        received: The rows of remote neighbours, [m, H']; None if the layer has none.
+        weights: The weights: of each client, or the same for all.
+        number: The number of the layer, from 0.
+        last: Whether it is the last layer, which has no activation.
+
+    Returns:
+        The embeddings that leave the layer, [n, H'].
+
+    Reference:
+        FedGraph, Eqs. (2), (3) and (4).
+    """
+    bias = weights[f"layers.{number}.bias"]
+    assert isinstance(bias, Tensor)
+    # Eq. (2) in the first layer, Eq. (3) in the others
+    z = spmm(layer.adjacency, hw if received is None else torch.cat([hw, received]))
+    if bias.dim() == 2:
+        bias = bias[0] if graph.num_clients == 1 else bias.index_select(0, graph.client[layer.out])
+    z = z + bias
+    # Eq. (4)
+    return z if last else z.relu()
+
+
+def compute_loss(graph: ClientGraph, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
+    """Compute the sum over clients of the mean cross-entropy of each one's batch, each node times the weight
+    of its class.
+    """
+    # Eq. (5)
+    losses = cross_entropy(logits, graph.y[layer.out], weight=graph.class_weights, reduction="none")
+    return (losses / sizes[graph.client[layer.out]].to(losses.dtype)).sum()
+
+
+def local_step(
+    weights: Weights, gradient: Weights, optimizer: AdamState, training: Training
+) -> tuple[Weights, AdamState]:
+    """Take a step on every client's weights."""
+    # Eq. (6)
+    return stepped(weights, gradient, optimizer or fresh_state(weights, training), training)
+
+
+def keep_state(optimizer: AdamState, clients: ClientOptimizer) -> AdamState:
+    """Return the optimisers' state for the next round; empty unless client_state=keep."""
+    return optimizer if clients.client_state == "keep" else {}
+
+
+def flatten_weights(weights: Weights, like: Weights) -> Tensor:
+    """Flatten the weights of each client to a row, [K, n_W], with the names of `like` in sorted order."""
+    whole = pay.densify({name: weights[name] for name in sorted(like)})
+    return torch.cat([w.flatten(1) for w in whole.values()], 1)
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def average_rows(rows: Tensor, decision: Tensor, before: Weights) -> Weights:
+    """Average the clients' weights by kappa_i.
+
+    Args:
+        rows: The weights of each client in the order of their names, [K, n_W].
+        decision: The decision, [K, 1 + L].
+        before: The weights before the round, with the names and shapes of the result.
+
+    Reference:
+        FedGraph, Eq. (8).
+    """
+    kappa = decision[:, 0]
+    # Eq. (8)
+    mean = (kappa / kappa.sum()).to(rows.dtype) @ rows
+    sizes = {name: w.numel() for name, w in sorted(before.items()) if isinstance(w, Tensor)}
+    parts = dict(zip(sizes, torch.split(mean, list(sizes.values())), strict=True))
+    return {name: parts[name].view(w.shape) for name, w in before.items() if isinstance(w, Tensor)}
+
+
+def first_facts(policy: dict[str, Tensor], device: str, has_measured: bool) -> dict[str, Tensor]:
+    """Return the facts of a run before its first round: modelled_seconds and, if clients measure them,
+    measured_seconds, 0 in float64; and policy_saw_test for a learned policy.
+    """
+    names = ("modelled_seconds", *["measured_seconds"] * has_measured)
+    facts = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
+    return facts | ({"policy_saw_test": policy["saw_test"]} if "saw_test" in policy else {})
+
+
+def add_seconds(facts: dict[str, Tensor], seconds: Tensor, name: str) -> dict[str, Tensor]:
+    """Add the duration of a round, which lasts as long as the slowest client, to a fact; seconds: [K]."""
+    return {**facts, name: facts[name] + seconds.max()}
 
 
 MESSAGES: Mapping[str, str] = {

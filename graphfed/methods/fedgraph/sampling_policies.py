@@ -3,7 +3,8 @@
 A policy returns a decision [K, 1 + L], with a row P_i = {kappa_i, p_i^(1), ..., p_i^(L)} for each client:
 kappa is the number of training nodes of a step, and then follows for each layer, from the first, how much is
 sampled there. That is the sampling probability of a neighbour, for graphsage the number of neighbours, and
-for fastgcn the number of draws. L is the number of layers of weights.
+for fastgcn the number of draws. L is the number of layers of weights. The decisions of policy=balanced are
+in `round_time`.
 
 Fixed policies are computed from the settings. The learned policy is read from a safetensors file that
 `graphfed policy` writes and that holds no code. Its actor observes what the server has after each round: the
@@ -22,6 +23,7 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 from graphfed.methods.fedgraph.config import Sampling
+from graphfed.nn.backbones import Weights
 
 #: The smallest sampling probability that an action stands for. With probability 0 no neighbour would ever be
 #: sampled, and nothing could be learned about its effect.
@@ -34,12 +36,8 @@ FORMAT = "graphfed sampling policy 1"
 
 
 def fixed_decision(counts: Tensor, sampling: Sampling, layers: int) -> Tensor:
-    """Compute the decision of a fixed policy, which is the same in every round.
-
-    Args:
-        counts: The number of training nodes of each client, [K].
-        sampling: The policy is "full", "constant", "graphsage" or "fastgcn".
-        layers: L, the layers of the network.
+    """Compute the decision of policy=full, constant, graphsage or fastgcn, which is the same in every round,
+    from the clients' numbers of training nodes [K].
 
     Returns:
         The decision, [K, 1 + L] float64.
@@ -80,29 +78,41 @@ def fraction_of(counts: Tensor, fraction: Tensor) -> Tensor:
     return (fraction * counts).round().clamp(min=1).minimum(counts.double())
 
 
+# ---- the learned policy: what it observes, and its actor ---------------------------------------------------
+
+
+def flatten(weights: Weights) -> Tensor:
+    """Flatten the global weights, [n_W], in the order of their names."""
+    return torch.cat([w.flatten() for _, w in sorted(weights.items()) if isinstance(w, Tensor)])
+
+
+def first_view(weights: Weights, clients: int) -> Tensor:
+    """Return the server's view before the first round, with W_k = W for every client, [1 + K, n_W]."""
+    row = flatten(weights)
+    return row.expand(1 + clients, len(row))
+
+
+def stack_view(mean: Weights, rows: Tensor) -> Tensor:
+    """Return the server's view s = {W, W_1, ..., W_K}, [1 + K, n_W]; rows: W_1, ..., W_K, [K, n_W]."""
+    return torch.cat([flatten(mean)[None], rows])
+
+
+def learned_decision(policy: dict[str, Tensor], observed: Tensor, counts: Tensor) -> Tensor:
+    """Compute the decision of a learned policy, [K, 1 + L], from the state s' [1 + K, c]."""
+    return make_decision(act(policy, observed), counts)
+
+
 def project(policy: dict[str, Tensor], weights: Tensor) -> Tensor:
-    """Project weights onto the principal components.
-
-    Args:
-        policy: The tensors of a policy, with pca.mean [n_W] and pca.components [c, n_W].
-        weights: W, W_1, ..., W_K, [1 + K, n_W].
-
-    Returns:
-        The state s', [1 + K, c] float64.
+    """Project weights [1 + K, n_W] onto the policy's principal components: s' [1 + K, c] float64. In the
+    first episode of learning there are none, and the result is the weights themselves.
     """
+    if "pca.mean" not in policy:
+        return weights
     return (weights.double() - policy["pca.mean"]) @ policy["pca.components"].t()
 
 
 def act(policy: dict[str, Tensor], observed: Tensor) -> Tensor:
-    """Compute the action of a learned policy.
-
-    Args:
-        policy: The tensors of the policy's file, on the device of `observed`.
-        observed: The state s', [1 + K, c].
-
-    Returns:
-        The action, [K (1 + L)] in [-1, 1].
-    """
+    """Compute the action [K (1 + L)] in [-1, 1] of a learned policy from the state s' [1 + K, c]."""
     # The scale is one number for all coordinates, so that inputs are neither tiny nor huge.
     h = (observed.flatten() / policy["pca.scale"]).to(policy["actor.0.weight"].dtype)
     layers = sum(name.endswith(".weight") for name in policy)
@@ -112,7 +122,32 @@ def act(policy: dict[str, Tensor], observed: Tensor) -> Tensor:
     return h
 
 
-# ---- files -------------------------------------------------------------------------------------------------
+# ---- the file of a learned policy --------------------------------------------------------------------------
+
+
+def load_policy(sampling: Sampling, layers: int, clients: int, weights: Weights) -> dict[str, Tensor]:
+    """Read the policy file, and check that its policy fits the run.
+
+    Returns:
+        The tensors of the policy and ``saw_test``, on the device of the weights; empty if the policy is not
+        learned.
+
+    Raises:
+        InputError: The file cannot be read, or was learned for another kind of run.
+    """
+    if sampling.policy_file is None:
+        return {}
+    tensors, description = read_policy(sampling.policy_file)
+    size = sum(w.numel() for w in weights.values() if isinstance(w, Tensor))
+    check_fits(description, sampling.policy_file, clients, layers, size)
+    tensors["saw_test"] = torch.tensor(int(description.saw_test))
+    device = next(w.device for w in weights.values() if isinstance(w, Tensor))
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def saw_test(policy: dict[str, Tensor]) -> dict[str, Any]:
+    """Return whether the reward of a learned policy used the test nodes, ``policy_saw_test``."""
+    return {"policy_saw_test": bool(policy["saw_test"])}
 
 
 @dataclass(frozen=True)
@@ -204,13 +239,8 @@ def _check_tensors(path: Path, policy: PolicyFile, shapes: dict[str, tuple[int, 
 
 
 def check_fits(policy: PolicyFile, path: str, clients: int, layers: int, weights: int) -> None:
-    """Check that a policy was learned for the run that uses it: its inputs are the weights of every client,
-    and it has outputs for each client and layer.
-
-    Args:
-        clients: K, the number of clients of the run.
-        layers: L, the layers of the run's network.
-        weights: n_W, the number of weights of the run's model.
+    """Check that a policy was learned for the run that uses it: its inputs are the n_W weights of every
+    client, and it has outputs for each client and layer.
 
     Raises:
         InputError: A number differs.

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import SERVER, Federation, Ledger, Located
+from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import initial_weights
@@ -40,7 +41,6 @@ from graphfed.methods.fedgraph.config import FedGraphConfig
 from graphfed.methods.fedgraph.method import Clients
 from graphfed.methods.fedgraph.policy.settings import Clock, Part
 from graphfed.methods.fedgraph.sampling_policies import act, make_decision
-from graphfed.methods.fedgraph.server import no_policy
 from graphfed.methods.settings import changed
 from graphfed.random import fold
 from graphfed.runs.train import agree_before_setup
@@ -157,7 +157,7 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
 
     with fed.phase("setup", round_number=0):
         weights = fed.server.run(initial_weights, task, settings.network, config.seed, str(fed.device))
-        policy = fed.server.run(no_policy)
+        policy = fed.server.run(empty_state)
         state = fedgraph.begin(fed, data, task, settings, weights, policy)
     (counts,) = fed.local_parts(state.prepared.counts)
     return PreparedFederation(fed, task, settings, state.prepared, counts, score)
