@@ -21,6 +21,7 @@ from gymnasium.utils.env_checker import check_env
 import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, act, learned_decision, write_policy
 from graphfed.methods.fedgraph.policy.environment import (
     FederationEnvironment,
     PreparedFederation,
@@ -29,7 +30,6 @@ from graphfed.methods.fedgraph.policy.environment import (
     seconds_of_full_round,
 )
 from graphfed.methods.fedgraph.policy.principal_components import fit_projection
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, learned_decision, write_policy
 from graphfed.runs.config import make_config
 from graphfed.runs.train import agree_before_setup
 from graphfed.runtime.local import stacked

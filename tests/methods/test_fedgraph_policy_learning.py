@@ -15,7 +15,7 @@ import torch
 import graphfed
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, read_policy, write_policy
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, read_policy, write_policy
 from graphfed.runtime.interrupts import Interrupted
 
 pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")

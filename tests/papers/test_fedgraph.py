@@ -33,15 +33,14 @@ from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import client_graphs
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig, ModelledTime, Sampling
-from graphfed.methods.fedgraph.round_time import modelled_seconds
-from graphfed.methods.fedgraph.sampling_policies import (
+from graphfed.methods.fedgraph.learned_policy import (
     MIN_PROBABILITY,
     PolicyFile,
-    fixed_decision,
     load_policy,
     make_decision,
     write_policy,
 )
+from graphfed.methods.fedgraph.round_time import modelled_seconds
 from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
 
@@ -57,7 +56,7 @@ def overlapping(seed: int = 0, nodes: int = 30) -> World:
 
 def decision_of(world: World, config: FedGraphConfig) -> dict[int, list[float]]:
     counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
-    rows = fixed_decision(counts, config.sampling, config.network.layers)
+    rows = fedgraph.fixed_decision(counts, config.sampling, config.network.layers)
     return dict(enumerate(rows.tolist()))
 
 

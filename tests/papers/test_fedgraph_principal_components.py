@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.errors import GraphfedError, InputError
+from graphfed.methods.fedgraph.learned_policy import project
 from graphfed.methods.fedgraph.policy import principal_components
 from graphfed.methods.fedgraph.policy.principal_components import check_memory, fit_projection
-from graphfed.methods.fedgraph.sampling_policies import project
 
 
 def walk(rows: int, width: int, seed: int, rank: int | None = None) -> np.ndarray:

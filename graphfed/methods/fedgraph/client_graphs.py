@@ -240,6 +240,11 @@ def _importance(graph: ClientGraph, client: Tensor, has_remote: bool) -> Importa
 # ---- Algorithm 2: the sample of a local step ---------------------------------------------------------------
 
 
+def fraction_of(counts: Tensor, fraction: Tensor) -> Tensor:
+    """Return kappa for fractions of the training nodes, at least one node of a client that has any, [K]."""
+    return (fraction * counts).round().clamp(min=1).minimum(counts.double())
+
+
 def sample_batch(graph: ClientGraph, sizes: Tensor, key: int) -> Tensor:
     """Draw training nodes of each client without replacement.
 

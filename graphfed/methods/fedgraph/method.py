@@ -6,7 +6,7 @@ transformed embeddings of other clients' nodes, and the server decides how much 
 
     paper                          here
     W, W_i                         State.weights at the server; `weights` of the clients in a round
-    P_i = {kappa_i, p_i^(l)}       a row of the decision (`sampling_policies`)
+    P_i = {kappa_i, p_i^(l)}       a row of the decision (`fixed_decision`)
     G_i, external edges            client_graphs.ClientGraph, remote neighbours
     V_i^(l), N_i^(l)(v), Q_i^(l)   client_graphs.Layer, client_graphs.SampledNeighbours
     L (the input counts)           layers + 1: layer l of the paper is number l - 1 here
@@ -63,10 +63,19 @@ from graphfed.methods.fedgraph.client_graphs import (
     Layer,
     build_graph,
     build_layer,
+    fraction_of,
     sample_batch,
     sample_neighbours,
 )
 from graphfed.methods.fedgraph.config import FedGraphConfig, Sampling
+from graphfed.methods.fedgraph.learned_policy import (
+    first_view,
+    learned_decision,
+    load_policy,
+    project,
+    saw_test,
+    stack_view,
+)
 from graphfed.methods.fedgraph.round_time import (
     REPEATS,
     add_measurement,
@@ -76,15 +85,6 @@ from graphfed.methods.fedgraph.round_time import (
     measured_seconds,
     modelled_seconds,
     zero_operations,
-)
-from graphfed.methods.fedgraph.sampling_policies import (
-    first_view,
-    fixed_decision,
-    learned_decision,
-    load_policy,
-    project,
-    saw_test,
-    stack_view,
 )
 from graphfed.methods.parts import ClientOptimizer, Training
 from graphfed.nn.backbones import Weights
@@ -369,7 +369,7 @@ def round_with(
         kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
         mean = protected_mean(fed, gradient, sizes, kappa, zero, config.sums.aggregation, name="gradient")
         mean, values["server"] = fed.server.run(
-            fedsgd.step, state.weights, state.values["server"], mean, config, outputs=2
+            fedsgd.step, state.weights, values["server"], mean, config, outputs=2
         )
     elif sampling.policy == "ddpg":
         rows = fed.gather(fed.clients.run(flatten_weights, weights, received), name="update", grad=False)
@@ -393,15 +393,14 @@ def round_with(
         config.modelled_time,
     )
     seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
-    facts = fed.server.run(add_seconds, state.values["facts"], seconds, "modelled_seconds")
+    values["facts"] = fed.server.run(add_seconds, values["facts"], seconds, "modelled_seconds")
     if seconds_before is not None:
         seconds = fed.clients.run(measured_seconds, seconds_before, fed.busy_seconds())
         seconds = fed.gather(seconds, name="fedgraph/measured_seconds", grad=False)
-        facts = fed.server.run(add_seconds, facts, seconds, "measured_seconds")
-    values["facts"] = facts
+        values["facts"] = fed.server.run(add_seconds, values["facts"], seconds, "measured_seconds")
     if sampling.policy == "balanced":
         values["balance"] = fed.server.run(
-            add_measurement, state.values["balance"], decision, seconds, clients.counts, sampling.round_time
+            add_measurement, values["balance"], decision, seconds, clients.counts, sampling.round_time
         )
     return replace(state, values=values)
 
@@ -596,6 +595,32 @@ def flatten_weights(weights: Weights, like: Weights) -> Tensor:
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
+def fixed_decision(counts: Tensor, sampling: Sampling, layers: int) -> Tensor:
+    """Compute the decision of policy=full, constant, graphsage or fastgcn, which is the same in every round.
+
+    Args:
+        counts: The number of training nodes of each client, [K].
+        layers: L, the layers of the network.
+
+    Returns:
+        The decision [K, 1 + L] float64, with a row P_i = {kappa_i, p_i^(1), ..., p_i^(L)} for each client:
+        the number of training nodes of a step, and for each layer, from the first, how much is sampled there.
+        That is the sampling probability of a neighbour, for graphsage the number of neighbours, and for
+        fastgcn the number of draws.
+    """
+    kappa = counts if sampling.policy == "full" else counts.clamp(max=sampling.batch)
+    if sampling.policy == "constant" and sampling.batch_fraction is not None:
+        kappa = fraction_of(counts, torch.full_like(counts, sampling.batch_fraction, dtype=torch.float64))
+    amounts = {
+        "full": [1.0] * layers,
+        "constant": [sampling.probability] * layers,
+        "graphsage": [float(sampling.inner_fan_out)] * (layers - 1) + [float(sampling.fan_out)],
+        "fastgcn": [float(sampling.layer_size)] * layers,
+    }[sampling.policy]
+    of_layers = torch.tensor(amounts, dtype=torch.float64, device=counts.device).expand(len(counts), layers)
+    return torch.cat([kappa.double()[:, None], of_layers], 1)
+
+
 def average_rows(rows: Tensor, decision: Tensor, before: Weights) -> Weights:
     """Average the clients' weights by kappa_i.
 
@@ -670,10 +695,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    state=StateValues(
-        shared_model=True,
-        facts="facts",
-    ),
+    state=StateValues(shared_model=True, facts="facts"),
     sends=Sent(
         summary="transformed embeddings of neighbours between clients, every step; weights, every round",
         protection=averaging.PROTECTION,

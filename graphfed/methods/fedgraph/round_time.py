@@ -33,9 +33,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer
+from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, fraction_of
 from graphfed.methods.fedgraph.config import ModelledTime
-from graphfed.methods.fedgraph.sampling_policies import fraction_of
 from graphfed.random import fold, uniform
 
 #: Operations of a step of Adam for one weight.

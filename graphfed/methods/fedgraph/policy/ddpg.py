@@ -32,6 +32,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.noise import NormalActionNoise
 from torch import Tensor
 
+from graphfed.methods.fedgraph.learned_policy import project
 from graphfed.methods.fedgraph.policy.environment import (
     Episode,
     FederationEnvironment,
@@ -42,7 +43,6 @@ from graphfed.methods.fedgraph.policy.environment import (
 )
 from graphfed.methods.fedgraph.policy.principal_components import check_memory, fit_projection
 from graphfed.methods.fedgraph.policy.settings import WINDOW, DDPGConfig, widths_in
-from graphfed.methods.fedgraph.sampling_policies import project
 from graphfed.random import fold
 
 

@@ -4,8 +4,8 @@ weights.
 
     paper                          here
     s[t] = {W, W_1, ..., W_K}      `FederationEnvironment.server_view` without a projection
-    s'[t], PCA to 20               the observation: `sampling_policies.project`, by `principal_components`
-    a[t], {P_i}                    the action, and `sampling_policies.make_decision` of it
+    s'[t], PCA to 20               the observation: `learned_policy.project`, by `principal_components`
+    a[t], {P_i}                    the action, and `learned_policy.make_decision` of it
     lambda[t]                      accuracy on the validation nodes of all clients (on=test: the test nodes)
     delta[t]                       seconds of the round by the method's time model (clock=wall: measured)
     Lambda, Omega, alpha, beta     `Reward.target`, `omega`, `alpha`, `beta`
@@ -38,9 +38,9 @@ from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig
+from graphfed.methods.fedgraph.learned_policy import act, make_decision
 from graphfed.methods.fedgraph.method import Clients
 from graphfed.methods.fedgraph.policy.settings import Clock, Part
-from graphfed.methods.fedgraph.sampling_policies import act, make_decision
 from graphfed.methods.settings import changed
 from graphfed.random import fold
 from graphfed.runs.train import agree_before_setup
@@ -176,7 +176,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
     W_K, c each, divided by the scale, [(1 + K) c] float32, as the actor of a run has them; without one the
     weights themselves, [(1 + K) n_W].
 
-    Action: [K (1 + L)] in [-1, 1] (`sampling_policies.make_decision`).
+    Action: [K (1 + L)] in [-1, 1] (`learned_policy.make_decision`).
 
     Info: reward, accuracy, decision [K, 1 + L] and modelled_seconds of the round.
 
@@ -309,7 +309,7 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
 
 
 def make_observation(projection: Mapping[str, Tensor], view: Tensor) -> np.ndarray:
-    """Compute the actor's input, as `sampling_policies.act` does.
+    """Compute the actor's input, as `learned_policy.act` does.
 
     Args:
         projection: The tensors of the projection; empty for none.

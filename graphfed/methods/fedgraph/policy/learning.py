@@ -10,7 +10,7 @@
                                                   networks, optimisers and the actor that is kept
                               local.json          the lines of all episodes, and the other file's sha256
     checkpoint/episode-00007.safetensors          the transitions of episode 7
-    policy.safetensors   the policy (`sampling_policies.write_policy`)
+    policy.safetensors   the policy (`learned_policy.write_policy`)
     returns.svg          the return of every episode, drawn
     result.json          the result, and an episode without noise; written last
 
@@ -33,6 +33,7 @@ from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError, how_to_install, shown
 from graphfed.files import JsonObject, read_tensors, write_bytes, write_tensors
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, write_policy
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.policy.result import (
     LINES,
@@ -44,7 +45,6 @@ from graphfed.methods.fedgraph.policy.result import (
     learned_in,
 )
 from graphfed.methods.fedgraph.policy.settings import EPISODES, DDPGConfig, RewardConfig, take_settings
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
 from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import get_method
 from graphfed.methods.settings import only_those

@@ -1,14 +1,9 @@
-"""Sampling policies: how much each client samples in a round (FedGraph, sections 3.1.1 and 4).
+"""The learned sampling policy (FedGraph, section 4), which `graphfed policy` writes into a safetensors file
+that holds no code.
 
-A policy returns a decision [K, 1 + L], with a row P_i = {kappa_i, p_i^(1), ..., p_i^(L)} for each client:
-kappa is the number of training nodes of a step, and then follows for each layer, from the first, how much is
-sampled there. That is the sampling probability of a neighbour, for graphsage the number of neighbours, and
-for fastgcn the number of draws. L is the number of layers of weights. The decisions of policy=balanced are
-in `round_time`.
-
-Fixed policies are computed from the settings. The learned policy is read from a safetensors file that
-`graphfed policy` writes and that holds no code. Its actor observes what the server has after each round: the
-weights W, W_1, ..., W_K, each projected onto principal components of the weights in the first episode.
+Its actor observes what the server has after each round: the weights W, W_1, ..., W_K, each projected onto
+principal components of the weights in the first episode of learning. Its action stands for a decision, as
+`method.fixed_decision` has it.
 """
 
 import json
@@ -22,6 +17,7 @@ from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
+from graphfed.methods.fedgraph.client_graphs import fraction_of
 from graphfed.methods.fedgraph.config import Sampling
 from graphfed.nn.backbones import Weights
 
@@ -32,53 +28,7 @@ MIN_PROBABILITY = 0.05
 FORMAT = "graphfed sampling policy 1"
 
 
-# ---- decisions ---------------------------------------------------------------------------------------------
-
-
-def fixed_decision(counts: Tensor, sampling: Sampling, layers: int) -> Tensor:
-    """Compute the decision of policy=full, constant, graphsage or fastgcn, which is the same in every round,
-    from the clients' numbers of training nodes [K].
-
-    Returns:
-        The decision, [K, 1 + L] float64.
-    """
-    kappa = counts if sampling.policy == "full" else counts.clamp(max=sampling.batch)
-    if sampling.policy == "constant" and sampling.batch_fraction is not None:
-        kappa = fraction_of(counts, torch.full_like(counts, sampling.batch_fraction, dtype=torch.float64))
-    amounts = {
-        "full": [1.0] * layers,
-        "constant": [sampling.probability] * layers,
-        "graphsage": [float(sampling.inner_fan_out)] * (layers - 1) + [float(sampling.fan_out)],
-        "fastgcn": [float(sampling.layer_size)] * layers,
-    }[sampling.policy]
-    of_layers = torch.tensor(amounts, dtype=torch.float64, device=counts.device).expand(len(counts), layers)
-    return torch.cat([kappa.double()[:, None], of_layers], 1)
-
-
-def make_decision(action: Tensor, counts: Tensor) -> Tensor:
-    """Compute the decision that an action stands for.
-
-    An entry a of the action stands for the fraction f = (a + 1) / 2. (For a = tanh(z), f is the sigmoid of
-    2 z.) Then kappa_i = min(n_i, max(1, round(f n_i))) with n_i training nodes, and p = 0.05 + 0.95 f.
-
-    Args:
-        action: The action, [K (1 + L)]; it is clipped to [-1, 1].
-        counts: The number of training nodes of each client, [K].
-
-    Returns:
-        The decision, [K, 1 + L] float64.
-    """
-    fraction = (action.double().reshape(len(counts), -1).clamp(-1, 1) + 1) / 2
-    kappa = fraction_of(counts, fraction[:, 0])
-    return torch.cat([kappa[:, None], MIN_PROBABILITY + (1 - MIN_PROBABILITY) * fraction[:, 1:]], 1)
-
-
-def fraction_of(counts: Tensor, fraction: Tensor) -> Tensor:
-    """Return kappa for fractions of the training nodes, at least one node of a client that has any, [K]."""
-    return (fraction * counts).round().clamp(min=1).minimum(counts.double())
-
-
-# ---- the learned policy: what it observes, and its actor ---------------------------------------------------
+# ---- the actor: what it observes, and what it decides ------------------------------------------------------
 
 
 def flatten(weights: Weights) -> Tensor:
@@ -100,6 +50,24 @@ def stack_view(mean: Weights, rows: Tensor) -> Tensor:
 def learned_decision(policy: dict[str, Tensor], observed: Tensor, counts: Tensor) -> Tensor:
     """Compute the decision of a learned policy, [K, 1 + L], from the state s' [1 + K, c]."""
     return make_decision(act(policy, observed), counts)
+
+
+def make_decision(action: Tensor, counts: Tensor) -> Tensor:
+    """Compute the decision that an action stands for.
+
+    An entry a of the action stands for the fraction f = (a + 1) / 2. (For a = tanh(z), f is the sigmoid of
+    2 z.) Then kappa_i = min(n_i, max(1, round(f n_i))) with n_i training nodes, and p = 0.05 + 0.95 f.
+
+    Args:
+        action: The action, [K (1 + L)]; it is clipped to [-1, 1].
+        counts: The number of training nodes of each client, [K].
+
+    Returns:
+        The decision, [K, 1 + L] float64.
+    """
+    fraction = (action.double().reshape(len(counts), -1).clamp(-1, 1) + 1) / 2
+    kappa = fraction_of(counts, fraction[:, 0])
+    return torch.cat([kappa[:, None], MIN_PROBABILITY + (1 - MIN_PROBABILITY) * fraction[:, 1:]], 1)
 
 
 def project(policy: dict[str, Tensor], weights: Tensor) -> Tensor:
