@@ -22,14 +22,14 @@ import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.learned_policy import PolicyFile, act, learned_decision, write_policy
-from graphfed.methods.fedgraph.policy.environment import (
+from graphfed.methods.fedgraph.policy.ddpg import (
     FederationEnvironment,
     PreparedFederation,
     Reward,
+    fit_projection,
     prepare_federation,
     seconds_of_full_round,
 )
-from graphfed.methods.fedgraph.policy.principal_components import fit_projection
 from graphfed.runs.config import make_config
 from graphfed.runs.train import agree_before_setup
 from graphfed.runtime.local import stacked

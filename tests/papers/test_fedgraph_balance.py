@@ -22,7 +22,7 @@ from worlds import (
 from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
 from graphfed.methods.fedgraph.client_graphs import SampledNeighbours, build_graph, sample_neighbours
-from graphfed.methods.fedgraph.policy.environment import prepare_federation
+from graphfed.methods.fedgraph.policy.ddpg import prepare_federation
 from graphfed.methods.fedgraph.round_time import (
     FIRST_FRACTIONS,
     MEASURED_ROUNDS,

@@ -10,7 +10,7 @@ transformed embeddings of other clients' nodes, and the server decides how much 
     G_i, external edges            client_graphs.ClientGraph, remote neighbours
     V_i^(l), N_i^(l)(v), Q_i^(l)   client_graphs.Layer, client_graphs.SampledNeighbours
     L (the input counts)           layers + 1: layer l of the paper is number l - 1 here
-    lambda, delta, r, Omega        policy.environment.Reward
+    lambda, delta, r, Omega        policy.ddpg.Reward
 
 1. The server sends the weights to all clients and each client its row of the decision (Alg. 3, l. 6).
 2. In every local step (Alg. 1) a client draws kappa_i of its training nodes and, layer by layer from the

@@ -61,7 +61,7 @@ from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from graphfed.methods.fedgraph.policy.environment import (
+    from graphfed.methods.fedgraph.policy.ddpg import (
         Episode,
         FederationEnvironment,
         PreparedFederation,
@@ -259,7 +259,7 @@ def _learn(
     folder, whose manifest is completed and written here.
     """
     from graphfed.methods.fedgraph.policy import ddpg
-    from graphfed.methods.fedgraph.policy.environment import Reward, prepare_federation, run_policy
+    from graphfed.methods.fedgraph.policy.ddpg import Reward, prepare_federation, run_policy
 
     config, began = question.config, time.perf_counter()
     saw_test = question.reward.on == "test"
@@ -325,7 +325,7 @@ def _reward(
     question: Question, inputs: Inputs, federation: "PreparedFederation", on_event: OnEvent | None
 ) -> JsonObject:
     """Return the settings of the reward with their defaults computed, and the origin of target and alpha."""
-    from graphfed.methods.fedgraph.policy.environment import seconds_of_full_round
+    from graphfed.methods.fedgraph.policy.ddpg import seconds_of_full_round
 
     def say(text: str) -> None:
         if on_event is not None:
@@ -411,7 +411,7 @@ class Learning:
 
     def environment(self, projection: Mapping[str, Tensor] | None = None) -> "FederationEnvironment":
         """Return the federation as an environment, whose next episode is the one after those done."""
-        from graphfed.methods.fedgraph.policy.environment import FederationEnvironment
+        from graphfed.methods.fedgraph.policy.ddpg import FederationEnvironment
 
         return FederationEnvironment(
             self.federation,
