@@ -23,8 +23,7 @@ pytest.importorskip("stable_baselines3", reason="learning policies needs the ext
 
 from graphfed.methods.fedgraph.policy import ddpg as algorithm
 from graphfed.methods.fedgraph.policy import learning
-from graphfed.methods.fedgraph.policy.learning import learn_policy
-from graphfed.methods.fedgraph.policy.result import LearnedPolicy
+from graphfed.methods.fedgraph.policy.learning import LearnedPolicy, learn_policy
 from graphfed.methods.fedgraph.policy.settings import DDPGConfig
 
 ASKED: dict[str, Any] = {
@@ -439,9 +438,7 @@ def test_without_the_extra_a_line_says_what_to_install(package: str, monkeypatch
 def test_what_does_not_fit_into_memory_is_refused_before_the_first_round(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphfed.methods.fedgraph.policy import ddpg
-
-    monkeypatch.setattr(ddpg, "memory_bytes", lambda: (1_000_000, 2_000_000))
+    monkeypatch.setattr(algorithm, "memory_bytes", lambda: (1_000_000, 2_000_000))
     with pytest.raises(InputError, match="use fewer rounds or clients"):
         learn_policy(**ASKED)
     assert not list(own_folder.iterdir())

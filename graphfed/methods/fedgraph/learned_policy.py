@@ -7,15 +7,17 @@ principal components of the weights in the first episode of learning. Its action
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor
 
-from graphfed.errors import InputError
+from graphfed.errors import GraphfedError, InputError
 from graphfed.files import read_tensors, write_tensors
 from graphfed.methods.fedgraph.client_graphs import fraction_of
 from graphfed.methods.fedgraph.config import Sampling
@@ -24,6 +26,8 @@ from graphfed.nn.backbones import Weights
 #: The smallest sampling probability that an action stands for. With probability 0 no neighbour would ever be
 #: sampled, and nothing could be learned about its effect.
 MIN_PROBABILITY = 0.05
+#: The number of columns of the weights, or of rows, that are multiplied at a time, in float64.
+BLOCK = 4096
 #: The format that a policy file states.
 FORMAT = "graphfed sampling policy 1"
 
@@ -88,6 +92,85 @@ def act(policy: dict[str, Tensor], observed: Tensor) -> Tensor:
         h = policy[f"actor.{layer}.weight"] @ h + policy[f"actor.{layer}.bias"]
         h = h.relu() if layer < layers - 1 else h.tanh()
     return h
+
+
+# ---- the principal components, when a policy is learned ----------------------------------------------------
+
+
+def fit_projection(rows: np.ndarray, most: int) -> dict[str, Tensor]:
+    """Fit the principal components of rows of weights.
+
+    The largest number of each component, by size, is positive, so that its sign is determined.
+
+    Args:
+        rows: The rows, [R, n_W] float32.
+        most: The largest number of components.
+
+    Returns:
+        All float64. pca.mean: the mean of the rows, [n_W]. pca.components: the first c components, which are
+        orthonormal, [c, n_W]; c is `most`, or the rank of the rows if that is smaller. pca.scale: the root
+        mean square of all coordinates, a scalar, by which the actor's inputs are divided so that they are
+        neither tiny nor huge.
+
+    Raises:
+        GraphfedError: All rows are the same.
+    """
+    mean = rows.mean(0, dtype=np.float64)
+    wide = rows.shape[0] <= rows.shape[1]
+    products = _row_products(rows, mean) if wide else _column_products(rows, mean)
+    small = len(products)
+    first = max(0, small - most)
+    values, vectors = scipy.linalg.eigh(products, subset_by_index=[first, small - 1], overwrite_a=True)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    # Smaller values are rounding errors of the float64 products and of the float32 weights.
+    is_nonzero = values > max(rows.shape) * np.finfo(np.float64).eps * max(values[0], 0.0)
+    if not is_nonzero.any():
+        raise GraphfedError(
+            "the weights did not change in the first episode, so a policy has nothing to observe; use more "
+            "rounds, or a larger learning rate"
+        )
+    values, vectors = values[is_nonzero], vectors[:, is_nonzero]
+    components = _times(rows, mean, vectors) / np.sqrt(values)[:, None] if wide else vectors.T
+    largest = np.abs(components).argmax(1)
+    signs = np.sign(components[np.arange(len(components)), largest])
+    scale = np.sqrt(values.sum() / (len(rows) * len(values)))
+    return {
+        "pca.mean": torch.from_numpy(mean),
+        "pca.components": torch.from_numpy(np.ascontiguousarray(components * signs[:, None])),
+        "pca.scale": torch.tensor(scale, dtype=torch.float64),
+    }
+
+
+def _blocks(rows: np.ndarray, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the centred rows in blocks of columns, in float64, with the columns of each block."""
+    for start in range(0, rows.shape[1], BLOCK):
+        columns = slice(start, start + BLOCK)
+        yield columns, rows[:, columns] - mean[columns]
+
+
+def _row_products(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Compute X X^T of the centred rows X, [R, R]."""
+    total = np.zeros((len(rows), len(rows)))
+    for _, block in _blocks(rows, mean):
+        total += block @ block.T
+    return total
+
+
+def _column_products(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Compute X^T X of the centred rows X, [n_W, n_W]."""
+    total = np.zeros((rows.shape[1], rows.shape[1]))
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK] - mean
+        total += block.T @ block
+    return total
+
+
+def _times(rows: np.ndarray, mean: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Compute U^T X of the centred rows X, [c, n_W]; vectors U [R, c]."""
+    product = np.empty((vectors.shape[1], rows.shape[1]))
+    for columns, block in _blocks(rows, mean):
+        product[:, columns] = vectors.T @ block
+    return product
 
 
 # ---- the file of a learned policy --------------------------------------------------------------------------
