@@ -123,11 +123,7 @@ class ClientGraph:
 
 
 def build_graph(cohort: Cohort, sharing: Sharing, needs_importance: bool) -> ClientGraph:
-    """Build the graphs of a cohort's clients; needs_importance: whether FastGCN samples.
-
-    Reference:
-        FedGraph, Eq. (1).
-    """
+    """Build the graphs of a cohort's clients; needs_importance: whether FastGCN samples."""
     has_remote, has_remote_first = sharing.sent_embeddings != "none", sharing.sends_embeddings(0)
     n, device = cohort.num_rows, cohort.id.device
     rows = torch.arange(n, device=device)
@@ -253,9 +249,6 @@ def sample_batch(graph: ClientGraph, sizes: Tensor, key: int) -> Tensor:
 
     Returns:
         V^(L): the rows of the drawn nodes, ascending.
-
-    Reference:
-        FedGraph, Alg. 2, line 1.
     """
     # Alg. 2, l. 1
     if bool((sizes >= graph.num_train).all()):
@@ -310,7 +303,7 @@ def sample_neighbours(
     key: int,
     requests: Tensor | None = None,
 ) -> tuple[SampledNeighbours, Tensor]:
-    """Sample the neighbours over which a layer sums.
+    """Sample the neighbours over which a layer sums (Alg. 2, l. 3-6).
 
     Args:
         rows: V^(l+1): the rows that leave the layer, [n].
@@ -324,9 +317,6 @@ def sample_neighbours(
 
     Returns:
         The sampled neighbours; and whether each remote neighbour is among them, bool [M].
-
-    Reference:
-        FedGraph, Alg. 2, lines 3 to 6.
     """
     counts = (graph.num_all if has_remote else graph.num_internal)[rows]
     entry = ranges(graph.starts[rows], counts)
@@ -437,9 +427,6 @@ def build_layer(
 
     Returns:
         The layer, and the rows that enter it, which leave the layer below.
-
-    Reference:
-        FedGraph, Alg. 2, line 7.
     """
     n = graph.num_rows
     # Alg. 2, l. 7
@@ -473,9 +460,6 @@ def sample_independently(
     those that are sampled, both without the self entry. Given that at least one is sampled, the mean of the
     row's sum is then the full sum, if the row's probabilities are equal. Without it the factor is 1 / p
     (Horvitz and Thompson 1952); the mean of the row's sum is then always the full sum.
-
-    Reference:
-        FedGraph, Alg. 2, line 4, and Eq. (7).
     """
     # Alg. 2, l. 4
     entries = (is_self | (draw < p)).nonzero()[:, 0]
@@ -514,13 +498,9 @@ def sample_fan_out(draw: Tensor, most: Tensor, row: Tensor, is_self: Tensor, cou
 def sample_by_importance(times: Tensor, probability: Tensor, draws: Tensor) -> Sampled:
     """Select the entries of drawn columns (FastGCN's importance sampling).
 
-    The factor of an entry is the number of times that its column was drawn over the expected number, so the
-    mean over all draws is the full sum.
-
-    Args:
-        times: How often the column of each entry was drawn, [E].
-        probability: The probability of that column in a single draw, [E].
-        draws: The number of draws of the entry's client, [E].
+    The factor of an entry is the number of times [E] that its column was drawn over the expected number, that
+    is the column's probability [E] in a draw times the draws [E] of the entry's client. So the mean over all
+    draws is the full sum.
     """
     entries = (times > 0).nonzero()[:, 0]
     expected = draws[entries].double() * probability[entries].double()

@@ -169,9 +169,6 @@ def begin(
     Args:
         weights: The first weights, at the server.
         policy: The tensors of a learned policy, at the server; empty for none.
-
-    Raises:
-        InputError: The counts of training nodes are not valid.
     """
     graph = fed.clients.run(build_graph, data, config.sharing, config.sampling.policy == "fastgcn")
     route = None
@@ -292,11 +289,7 @@ def forward(
 
 
 def round(fed: Federation, state: State, config: FedGraphConfig, round_number: int) -> State:
-    """Run one round with the decision of the policy.
-
-    Reference:
-        FedGraph, Algs. 1 and 3.
-    """
+    """Run one round with the decision of the policy (Algs. 1 and 3)."""
     values, counts = state.values, state.prepared.counts
     sampling, layers = config.sampling, config.network.layers
     # Alg. 3, l. 5
@@ -318,14 +311,7 @@ def decision_form(num_clients: int, config: FedGraphConfig) -> TensorForm:
 def round_with(
     fed: Federation, state: State, config: FedGraphConfig, round_number: int, decision: Located
 ) -> State:
-    """Run one round with a given decision.
-
-    Args:
-        decision: The decision, [K, 1 + L] float64, at the server; if it limits requests, [K, 1 + L + K].
-
-    Reference:
-        FedGraph, Algs. 1 and 3.
-    """
+    """Run one round with a decision [K, 1 + L] at the server; [K, 1 + L + K] if it limits requests."""
     clients: Clients = state.prepared
     graph, sampling, dropout = clients.graph, config.sampling, config.network.dropout
     bytes_before, seconds_before = fed.traffic(), fed.busy_seconds() if sampling.measures_seconds else None
@@ -549,9 +535,6 @@ def aggregate(
 
     Returns:
         The embeddings that leave the layer, [n, H'].
-
-    Reference:
-        FedGraph, Eqs. (2), (3) and (4).
     """
     bias = weights[f"layers.{number}.bias"]
     assert isinstance(bias, Tensor)
@@ -628,9 +611,6 @@ def average_rows(rows: Tensor, decision: Tensor, before: Weights) -> Weights:
         rows: The weights of each client in the order of their names, [K, n_W].
         decision: The decision, [K, 1 + L].
         before: The weights before the round, with the names and shapes of the result.
-
-    Reference:
-        FedGraph, Eq. (8).
     """
     kappa = decision[:, 0]
     # Eq. (8)

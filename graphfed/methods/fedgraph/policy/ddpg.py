@@ -38,7 +38,8 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import gymnasium
 import numpy as np
@@ -52,6 +53,7 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import SERVER, Federation, Ledger, Located
 from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums
+from graphfed.files import JsonObject, read_tensors, write_tensors
 from graphfed.memory import memory_bytes
 from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import initial_weights
@@ -95,11 +97,7 @@ class Reward:
     clock: Clock = "modelled"
 
     def compute(self, accuracy: float, seconds: float) -> float:
-        """Compute the reward of a round with the accuracy lambda, in [0, 1], and the seconds delta.
-
-        Reference:
-            FedGraph, Eq. (9).
-        """
+        """Compute the reward of a round with the accuracy lambda, in [0, 1], and the seconds delta."""
         # Eq. (9)
         return float(self.omega ** (accuracy - self.target) - self.alpha * (seconds - self.beta))
 
@@ -131,12 +129,7 @@ class PreparedFederation:
         return fedgraph.first_state(fed, self.clients, config, weights, policy_at_server)
 
     def accuracy(self, state: State, config: FedGraphConfig, part: Part) -> float:
-        """Return the accuracy of a state on a part of all clients' nodes, a fraction.
-
-        Raises:
-            GraphfedError: A prediction is not finite.
-            InputError: No client has a node of this part.
-        """
+        """Return the accuracy of a state on a part of all clients' nodes, a fraction."""
         with self.fed.phase("eval"):
             accuracy = self.score(fedgraph.predict(self.fed, state, config, part), config, part)
         if accuracy is None:
@@ -153,11 +146,7 @@ class PreparedFederation:
 
 
 def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
-    """Set up the federation of a run of fedgraph, with all clients stacked in this process.
-
-    Raises:
-        InputError: As a run with this config.
-    """
+    """Set up the federation of a run of fedgraph, with all clients stacked in this process."""
     settings: FedGraphConfig = config.settings
     fed = local_federation(config, inputs)
     check_sums(fed, settings.sums.aggregation, fed.num_clients)
@@ -370,11 +359,7 @@ def seeded(key: int) -> Iterator[None]:
 def make_agent(
     environment: gymnasium.Env, config: DDPGConfig, buffer_size: int, seed: int, device: str
 ) -> Any:
-    """Build a DDPG of Stable-Baselines3 with initial networks and an empty replay buffer.
-
-    Reference:
-        FedGraph, Alg. 4, lines 1 to 5.
-    """
+    """Build a DDPG of Stable-Baselines3 with initial networks and an empty replay buffer (Alg. 4, l. 1-5)."""
     widths, actions = widths_in(config.widths), environment.action_space.shape
     with seeded(fold(seed, "policy", "networks")):
         agent = stable_baselines3.DDPG(
@@ -428,11 +413,7 @@ class Episode:
         return [info[key] for info in self.rounds]
 
     def discounted_return(self, gamma: float) -> float:
-        """Compute the discounted return sum_t gamma^(t - 1) r[t].
-
-        Reference:
-            FedGraph, Eq. (10).
-        """
+        """Compute the discounted return sum_t gamma^(t - 1) r[t]."""
         # Eq. (10), from the last round on
         total = 0.0
         for reward in reversed(self.of_rounds("reward")):
@@ -477,10 +458,6 @@ def run_episode(
     Args:
         choose: Called with the observation before a round; returns the action.
         after_round: Called after every round; it may raise to end the episode.
-
-    Raises:
-        GraphfedError: Training or the policy diverged.
-        InputError: No client has a node of the part that the reward uses.
     """
     with new_episode(environment) as episode:
         observation, _ = environment.reset(options={"episode": number})
@@ -495,11 +472,8 @@ def run_episode(
 def run_policy(
     environment: FederationEnvironment, policy: Mapping[str, Tensor], after_round: Callable[[], None]
 ) -> Episode:
-    """Run episode 0 with a learned policy and without noise, which is what a run with both does.
-
-    Args:
-        environment: An environment with the policy's projection.
-        after_round: As in `run_episode`.
+    """Run episode 0 with a learned policy and without noise, which is what a run with both does; environment:
+    with the policy's projection.
     """
     tensors = {name: tensor.to(environment.federation.fed.device) for name, tensor in policy.items()}
 
@@ -563,16 +537,14 @@ def run_later_episode(
     number: int,
     after_round: Callable[[], None],
 ) -> Episode:
-    """Run an episode in which the actor decides, with noise, and the networks are updated after every round.
+    """Run an episode in which the actor decides, with noise, and the networks are updated after every round
+    (Alg. 4, l. 7-15).
 
     The random draws follow from the seed and the number of the episode, so learning that was stopped goes on
     to the same bits.
 
     Raises:
         GraphfedError: Training or the policy diverged.
-
-    Reference:
-        FedGraph, Alg. 4, lines 7 to 15.
     """
     with new_episode(environment) as episode, seeded(fold(seed, "policy", "updates", number)):
 
@@ -586,15 +558,95 @@ def run_later_episode(
     return episode
 
 
+# ---- Algorithm 4 -------------------------------------------------------------------------------------------
+
+
+class Progress(Protocol):
+    """What learning keeps between episodes, and reports (`learning.Learning`).
+
+    Attributes:
+        lines: Of the episodes that are done, as in episodes.jsonl.
+        tensors: Of the newest checkpoint.
+    """
+
+    lines: list[JsonObject]
+    tensors: dict[str, Tensor]
+
+    def environment(self, projection: Mapping[str, Tensor] | None = None) -> FederationEnvironment:
+        """Return the federation as an environment, whose next episode is the one after those done."""
+
+    def after_round(self) -> None:
+        """Report how far the learning is; raise Interrupted if a stop was requested."""
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+
+    def add(self, episode: Episode, tensors: dict[str, Tensor], *, actions: str) -> None:
+        """Save an episode that is over; actions: what they were."""
+
+    def transitions_of(self, episode: int) -> Path:
+        """Return the file with the transitions of an episode."""
+
+
+def learn(
+    work: Progress, config: DDPGConfig, episodes: int, seed: int, device: str
+) -> tuple[dict[str, Tensor], JsonObject]:
+    """Learn from the first episode on, or after the last of `work.lines` (Alg. 4).
+
+    Returns:
+        The tensors of the policy's file, and details for the result.
+
+    Raises:
+        OSError: The disk refuses a file.
+        InputError: A checkpoint is damaged.
+        Interrupted: A stop was requested.
+    """
+    if not work.lines:
+        first = run_first_episode(work.environment(), config, seed, work.after_round, work.note)
+        episode, transitions, projection = first
+        write_tensors(work.transitions_of(1), transitions)
+        work.add(episode, projection, actions="uniform")
+    projection = {name: tensor for name, tensor in work.tensors.items() if name.startswith("pca.")}
+    environment = work.environment(projection)
+    rounds = environment.rounds
+    agent = make_agent(environment, config, buffer_size(config, episodes, rounds), seed, device)
+    if len(work.lines) > 1:  # it is as it was made until the second episode
+        with readable(work.transitions_of(1).parent):
+            restore(agent, work.tensors)
+    for number in range(1, len(work.lines) + 1):
+        with readable(work.transitions_of(number)):
+            add_transitions(agent, read_tensors(work.transitions_of(number))[0])
+    kept = tensors_under(work.tensors, "kept.")
+    returns = [line["return"] for line in work.lines]
+    for number in range(len(work.lines) + 1, episodes + 1):
+        episode = run_later_episode(agent, environment, seed, number, work.after_round)
+        returns.append(episode.discounted_return(config.gamma))
+        if select_episode(returns) == number:
+            kept = actor_tensors(agent)
+        write_tensors(work.transitions_of(number), transitions_of(agent, rounds))
+        of_actor = {f"kept.{name}": tensor for name, tensor in kept.items()}
+        work.add(episode, {**projection, **of_actor, **agent_tensors(agent)}, actions="noisy")
+    details = {"components": len(projection["pca.components"]), "kept_episode": select_episode(returns)}
+    return {**kept, **projection}, details
+
+
 # ---- what is saved -----------------------------------------------------------------------------------------
 
 
-def add_transitions(agent: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Store the transitions of an episode in the replay buffer.
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Use a checkpoint in a block, and raise InputError if the block fails."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(
+            f"the checkpoint {path} cannot be used ({type(error).__name__}: {str(error)[:200]}); learn anew, "
+            "in another folder"
+        ) from None
 
-    Reference:
-        FedGraph, Alg. 4, line 11.
-    """
+
+def add_transitions(agent: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    """Store the transitions of an episode in the replay buffer (Alg. 4, l. 11)."""
     observations, actions, rewards = (arrays[name] for name in ("observations", "actions", "rewards"))
     for t, (action, reward) in enumerate(zip(actions, rewards, strict=True)):
         is_last = np.array([t + 1 == len(actions)])
@@ -671,11 +723,7 @@ def buffer_size(config: DDPGConfig, episodes: int, rounds: int) -> int:
 
 
 def check_fits(federation: PreparedFederation, config: DDPGConfig, episodes: int, rounds: int) -> None:
-    """Check that the weights of the first episode, their components and the replay buffer fit into memory.
-
-    Raises:
-        InputError: They do not fit into the free memory.
-    """
+    """Check that the weights of the first episode, their components and the replay buffer fit into memory."""
     observation_size, action_size = _sizes(federation, config)
     buffer = 4 * buffer_size(config, episodes, rounds) * (2 * observation_size + action_size + 3)
     check_memory((rounds + 1) * (1 + federation.fed.num_clients), federation.clients.size, buffer)
@@ -683,10 +731,7 @@ def check_fits(federation: PreparedFederation, config: DDPGConfig, episodes: int
 
 def check_memory(rows: int, width: int, other_bytes: int) -> None:
     """Check that `rows` rows of `width` weights, the computation of their components and the other bytes fit
-    into the free memory.
-
-    Raises:
-        InputError: They do not.
+    into the free memory. Raise InputError if they do not.
     """
     small = min(rows, width)
     need = 4 * rows * width + 8 * (3 * small**2 + max(rows, width) * min(BLOCK, width)) + other_bytes

@@ -20,11 +20,10 @@ All clients are in this process. A policy is learned on data that one party has,
 for this, and a federation uses the policy afterwards. Learning needs the extra `rl`.
 """
 
-import contextlib
 import dataclasses
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,7 +36,7 @@ from torch import Tensor
 from graphfed.drawing.canvas import picture_file
 from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.errors import GraphfedError, InputError, how_to_install, shown
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_tensors
+from graphfed.files import JsonObject, write_bytes
 from graphfed.methods.fedgraph.learned_policy import PolicyFile, write_policy
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.policy.settings import (
@@ -210,22 +209,14 @@ class LearnedPolicy:
 
 
 def learned_in(folder: Path) -> LearnedPolicy:
-    """Read the policy that was learned in a folder.
-
-    Raises:
-        InputError: A file is missing or damaged.
-    """
+    """Read the policy that was learned in a folder. Raise InputError if a file is missing or damaged."""
     content, lines = files.read_json(folder / "result.json", PolicyResult), lines_in(folder)
     names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
     return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
 
 
 def lines_in(folder: Path) -> list[JsonObject]:
-    """Read episodes.jsonl; no lines if the file is missing.
-
-    Raises:
-        InputError: The file is damaged.
-    """
+    """Read episodes.jsonl; no lines if the file is missing. Raise InputError if it is damaged."""
     path = folder / LINES
     lines = files.read_lines(path, EpisodeLine) if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -310,16 +301,9 @@ def learn_policy(
     """Learn a sampling policy of FedGraph by DDPG.
 
     Args:
-        data: As in `run`.
-        clients: As in `run`.
-        partition: As in `run`.
-        split: As in `run`.
+        data, clients, partition, split, seed, device, threads, data_dir: As in `run`.
         episodes: The number of episodes, the first of them with random decisions.
         rounds: The rounds of an episode; default: 300.
-        seed: As in `run`.
-        device: As in `run`.
-        threads: As in `run`.
-        data_dir: As in `run`.
         out: The folder; None for ``runs/policy-<data>-<time>``. If it holds the same question, learning goes
             on there, after the last episode that ended.
         progress: Whether to show progress on stderr.
@@ -386,7 +370,6 @@ def resume_policy(
     Args:
         data: The data, if it was an object in Python.
         data_dir: The folder where the data files are now.
-        progress: Whether to show progress on stderr.
 
     Raises:
         InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
@@ -460,7 +443,10 @@ def _learn(
             runs.keep_partition(folder, config, inputs)
         with files.writing_into(folder):
             with listening() as work.stop_request:
-                policy, details = learn(work)
+                work.begin()
+                policy, details = ddpg.learn(
+                    work, question.learning, question.episodes, config.seed, config.device
+                )
                 # Without noise, and from the weights of the seed itself, as a run with this policy and seed.
                 projection = {name: tensor for name, tensor in policy.items() if name.startswith("pca.")}
                 final = run_policy(work.environment(projection), policy, work.stop_if_asked)
@@ -570,12 +556,7 @@ def _described(question: Question, learned: LearnedPolicy, federation: "Prepared
 
 @dataclass
 class Learning:
-    """The state of learning.
-
-    Attributes:
-        lines: Of the episodes that are done, as in episodes.jsonl.
-        tensors: Of the newest checkpoint.
-    """
+    """The state of learning in a folder (`ddpg.Progress`)."""
 
     question: Question
     federation: "PreparedFederation"
@@ -605,11 +586,9 @@ class Learning:
         return files.plain_object(episode.to_json(self.question.learning.gamma, self.federation.counts))
 
     def restore(self, episode: int) -> None:
-        """Read the checkpoint that was written after an episode.
+        """Read the checkpoint that was written after an episode. Raise InputError if it cannot be used."""
+        from graphfed.methods.fedgraph.policy.ddpg import readable
 
-        Raises:
-            InputError: The checkpoint cannot be used.
-        """
         checkpoints = self.folder / files.CHECKPOINTS
         with readable(checkpoints):
             content, arrays = read_part(checkpoints, episode, PROCESS, LearningCheckpoint)
@@ -622,11 +601,7 @@ class Learning:
         self._since = self._done, time.perf_counter()
 
     def stop_if_asked(self) -> None:
-        """Stop if that was requested.
-
-        Raises:
-            Interrupted: A stop was requested.
-        """
+        """Raise Interrupted if a stop was requested."""
         if self.stop_request.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 
@@ -641,13 +616,10 @@ class Learning:
         self._report("note", text)
 
     def add(self, episode: "Episode", tensors: dict[str, Tensor], *, actions: str) -> None:
-        """Save an episode that is over, and show a line.
+        """Save an episode that is over, and show a line. Raise OSError if the disk refuses the files.
 
         Args:
             actions: What the actions were, for the line.
-
-        Raises:
-            OSError: The disk refuses the files.
         """
         line = {"episode": len(self.lines) + 1, "actions": actions, **self.line_of(episode)}
         self.lines.append(line)
@@ -679,64 +651,3 @@ class Learning:
             spent = (time.perf_counter() - began) * self._done / max(self._done - before, 1)
             sent = self.federation.fed.ledger.counted_bytes
             self.on_event(Event(phase, self._done, total, None, sent, spent, note))
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Use a checkpoint in a block.
-
-    Raises:
-        InputError: The block failed.
-    """
-    try:
-        yield
-    except Exception as error:
-        raise InputError(
-            f"the checkpoint {path} cannot be used ({type(error).__name__}: {str(error)[:200]}); learn anew, "
-            "in another folder"
-        ) from None
-
-
-def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
-    """Learn from the first episode on, or after the last of `work.lines` (FedGraph, Alg. 4).
-
-    Returns:
-        The tensors of the policy's file, and details for the result.
-
-    Raises:
-        OSError: The disk refuses a file.
-        InputError: A checkpoint is damaged.
-        Interrupted: A stop was requested.
-    """
-    from graphfed.methods.fedgraph.policy import ddpg
-
-    question, seed, rounds = work.question, work.question.config.seed, work.question.rounds
-    config = question.learning
-    work.begin()
-    if not work.lines:
-        first = ddpg.run_first_episode(work.environment(), config, seed, work.after_round, work.note)
-        episode, transitions, projection = first
-        write_tensors(work.transitions_of(1), transitions)
-        work.add(episode, projection, actions="uniform")
-    projection = {name: tensor for name, tensor in work.tensors.items() if name.startswith("pca.")}
-    buffer = ddpg.buffer_size(config, question.episodes, rounds)
-    environment = work.environment(projection)
-    agent = ddpg.make_agent(environment, config, buffer, seed, question.config.device)
-    if len(work.lines) > 1:  # it is as it was made until the second episode
-        with readable(work.folder / files.CHECKPOINTS):
-            ddpg.restore(agent, work.tensors)
-    for number in range(1, len(work.lines) + 1):
-        with readable(work.transitions_of(number)):
-            ddpg.add_transitions(agent, read_tensors(work.transitions_of(number))[0])
-    kept = ddpg.tensors_under(work.tensors, "kept.")
-    returns = [line["return"] for line in work.lines]
-    for number in range(len(work.lines) + 1, question.episodes + 1):
-        episode = ddpg.run_later_episode(agent, environment, seed, number, work.after_round)
-        returns.append(episode.discounted_return(config.gamma))
-        if ddpg.select_episode(returns) == number:
-            kept = ddpg.actor_tensors(agent)
-        write_tensors(work.transitions_of(number), ddpg.transitions_of(agent, rounds))
-        of_actor = {f"kept.{name}": tensor for name, tensor in kept.items()}
-        work.add(episode, {**projection, **of_actor, **ddpg.agent_tensors(agent)}, actions="noisy")
-    details = {"components": len(projection["pca.components"]), "kept_episode": ddpg.select_episode(returns)}
-    return {**kept, **projection}, details
