@@ -157,18 +157,12 @@ def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) ->
             f"the policy in {sampling.policy_file} was learned with a reward on test nodes: the test metrics "
             "of this run are not measured on unseen data"
         )
-    return begin(fed, data, task, config, weights, policy)
+    return first_state(fed, agree(fed, data, task, config), config, weights, policy)
 
 
-def begin(
-    fed: Federation, data: Located, task: Task, config: FedGraphConfig, weights: Located, policy: Located
-) -> State:
+def agree(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> Clients:
     """Let the clients agree on the rows that they can request from each other, and send the server their
     numbers of training nodes.
-
-    Args:
-        weights: The first weights, at the server.
-        policy: The tensors of a learned policy, at the server; empty for none.
     """
     graph = fed.clients.run(build_graph, data, config.sharing, config.sampling.policy == "fastgcn")
     route = None
@@ -182,14 +176,15 @@ def begin(
     widths = (task.num_features, *[config.network.hidden] * (config.network.layers - 1), task.num_classes)
     with fed.phase("eval"):
         val = draw_sample(fed, graph, route, fed.clients.run(target_rows, data, "val"), None, config, 0)
-    clients = Clients(graph, route, counts, val, data, widths)
-    return first_state(fed, clients, config, weights, policy)
+    return Clients(graph, route, counts, val, data, widths)
 
 
 def first_state(
     fed: Federation, clients: Clients, config: FedGraphConfig, weights: Located, policy: Located
 ) -> State:
-    """Return the state before the first round, after the clients have agreed. Nothing is sent."""
+    """Return the state before the first round, after the clients have agreed. Nothing is sent; policy: the
+    tensors of a learned policy, at the server; empty for none.
+    """
     sampling = config.sampling
     values = {
         "weights": weights,

@@ -51,7 +51,6 @@ from torch import Tensor
 
 from graphfed.errors import GraphfedError, InputError
 from graphfed.federation import SERVER, Federation, Ledger, Located
-from graphfed.federation.functions import empty_state
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.files import JsonObject, read_tensors, write_tensors
 from graphfed.memory import memory_bytes
@@ -123,8 +122,7 @@ class PreparedFederation:
     def first_state(self, config: FedGraphConfig, policy: Mapping[str, Tensor]) -> State:
         """Return the state before the first round, with new weights of the seed in `config`."""
         fed = self.fed
-        first = (self.task, config.network, config.run.seed, str(fed.device))
-        weights = fed.server.run(initial_weights, *first)
+        weights = fed.server.run(initial_weights, self.task, config.network, config.run.seed, str(fed.device))
         policy_at_server = fed.locate(SERVER, "policy", [dict(policy)])
         return fedgraph.first_state(fed, self.clients, config, weights, policy_at_server)
 
@@ -166,11 +164,9 @@ def prepare_federation(config: RunConfig, inputs: Inputs) -> PreparedFederation:
         return accuracy
 
     with fed.phase("setup", round_number=0):
-        weights = fed.server.run(initial_weights, task, settings.network, config.seed, str(fed.device))
-        policy = fed.server.run(empty_state)
-        state = fedgraph.begin(fed, data, task, settings, weights, policy)
-    (counts,) = fed.local_parts(state.prepared.counts)
-    return PreparedFederation(fed, task, settings, state.prepared, counts, score)
+        clients = fedgraph.agree(fed, data, task, settings)
+    (counts,) = fed.local_parts(clients.counts)
+    return PreparedFederation(fed, task, settings, clients, counts, score)
 
 
 class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
