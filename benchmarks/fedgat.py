@@ -164,8 +164,10 @@ def predicted_sizes(inputs: Inputs, form: str) -> dict[str, float]:
     fed, data, task = places(inputs, config)
     data = fed.clients.run(kept_edges, data, config.exchange.edges, config.run.seed)
     _, graph = pretraining.upload(fed, data, task)
-    asked = pretraining.ask(fed, graph, fed.clients.run(first_neighbourhood, data, config.network.layers))
-    table = fed.table(asked.route)
+    requests = pretraining.request_messages(
+        fed, graph, fed.clients.run(first_neighbourhood, data, config.network.layers)
+    )
+    table = fed.table(requests.route)
     sent_bytes = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
     memory = pretraining.memory_of(sent_bytes["once"], sent_bytes["sent"], True)
     sizes = {"once": sent_bytes["once"], "sent": sent_bytes["sent"], "memory": memory}

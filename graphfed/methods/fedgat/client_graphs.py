@@ -296,16 +296,16 @@ def find_border(
     requested.
     """
     down = fed.route(fed.clients.run(far_ids, neighbourhood), name="fedgat/far_ids")
-    asked = fed.server.run(asked_for, fed.table(nodes), fed.table(down))
+    is_requested = fed.server.run(find_requested, fed.table(nodes), fed.table(down))
     requested = fed.download(
-        fed.server.run(as_rows, asked),
+        fed.server.run(as_rows, is_requested),
         nodes,
         name="fedgat/requested_ids",
         grad=False,
         like=TensorForm(torch.bool, (1,)),
     )
     requested = fed.clients.run(column, requested, 0)
-    at_clients, at_server = fed.clients.run(as_counts, requested), fed.server.run(as_counts, asked)
+    at_clients, at_server = fed.clients.run(to_counts, requested), fed.server.run(to_counts, is_requested)
     up = fed.expand_route(nodes, at_clients, at_server, name="fedgat/embeddings")
     return Border(up, down, fed.clients.run(embedding_batches, prepared, requested, network))
 
@@ -332,21 +332,21 @@ def exchange_embeddings(
     return fed.clients.run(with_received, prepared, *given)
 
 
-def asked_for(nodes: RouteTable, far: RouteTable) -> Tensor:
+def find_requested(nodes: RouteTable, far: RouteTable) -> Tensor:
     """Return which nodes are a neighbour of another client's node, bool [U]."""
     return torch.isin(nodes.ids, far.ids)
 
 
-def as_counts(mask: Tensor) -> Tensor:
+def to_counts(mask: Tensor) -> Tensor:
     """Convert a mask to counts of 0 and 1."""
     return mask.long()
 
 
-def embedding_batches(prepared: Prepared, asked: Tensor, network: Network) -> tuple[Batch, ...]:
+def embedding_batches(prepared: Prepared, is_requested: Tensor, network: Network) -> tuple[Batch, ...]:
     """Prepare one batch per layer except the last, for the own nodes that other clients request, bool [N]."""
     view = prepared.view
     assert view.far is not None
-    rows = (~view.far).nonzero()[:, 0][asked]
+    rows = (~view.far).nonzero()[:, 0][is_requested]
     make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
     return tuple(make_batch(view, rows, depth, make_block) for depth in range(1, network.layers))
 

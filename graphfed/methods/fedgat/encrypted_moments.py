@@ -49,7 +49,7 @@ from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Task
 from graphfed.methods.fedgat.client_graphs import neighbourhood_ids
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled, alike, numbers, vector_weights
-from graphfed.methods.fedgat.pretraining import Asked, messages_of, numbers_form, prepare_moments
+from graphfed.methods.fedgat.pretraining import Requests, messages_of, numbers_form, prepare_moments
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold, uniform
 
@@ -75,7 +75,7 @@ def receive_encrypted(
     data: Located,
     nodes: Route,
     pooled: Located,
-    asked: Asked,
+    requests: Requests,
     task: Task,
     config: AveragingSettings,
 ) -> Located:
@@ -95,9 +95,9 @@ def receive_encrypted(
     width, degree, seed = task.num_features, config.network.scores.degree, config.run.seed
     key, layout, protection = fold(seed, "fedgat"), layout_of(width), fed.protection_of("encrypted")
     neighbourhoods = fed.server.run(neighbourhoods_of, pooled)
-    ids, size = fed.clients.run(neighbourhood_ids, asked.neighbourhood), asked.size
-    parts = log_encrypted_cost(fed, neighbourhoods, asked, width, degree)
-    slots, entries = asked.expand(fed)
+    ids, size = fed.clients.run(neighbourhood_ids, requests.neighbourhood), requests.size
+    parts = log_encrypted_cost(fed, neighbourhoods, requests, width, degree)
+    slots, entries = requests.expand(fed)
     # The parts of the vectors that do not depend on features: `pooled` has none.
     k1, _, r = fed.server.run(messages_of, pooled, "vector", degree, seed, outputs=3)
     k1 = fed.download(k1, slots, name=f"{ENCRYPTED}/keys", grad=False, like=numbers_form(1))
@@ -111,9 +111,9 @@ def receive_encrypted(
         fed.begin(f"computing the encrypted message: part {part + 1} of {parts}")
         part_of_all = (layout, part, parts, key)
         route = fed.expand_route(
-            asked.route,
+            requests.route,
             fed.clients.run(units_of_part, ids, size, *part_of_all),
-            fed.server.run(units_of_part, fed.table(asked.route), asked.sizes, *part_of_all),
+            fed.server.run(units_of_part, fed.table(requests.route), requests.sizes, *part_of_all),
             name=f"{ENCRYPTED}/products",
         )
         products = fed.server.run(
@@ -122,7 +122,7 @@ def receive_encrypted(
             sealed,
             fed.table(nodes),
             neighbourhoods,
-            fed.table(asked.route),
+            fed.table(requests.route),
             *part_of_all,
         )
         products = fed.download(
@@ -134,12 +134,14 @@ def receive_encrypted(
             like=TensorForm(torch.uint8, (RESULT_BYTES,)),
         )
         rows.append(fed.clients.run(decrypt_part, owner, products, ids, size, *part_of_all))
-    sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
-    return fed.clients.run(prepare_moments, data, asked.neighbourhood, size, sums, scores, decoders, config)
+    sums, scores = fed.clients.run(arrange_rows, ids, size, k1, parts, key, *rows, outputs=2)
+    return fed.clients.run(
+        prepare_moments, data, requests.neighbourhood, size, sums, scores, decoders, config
+    )
 
 
 def log_encrypted_cost(
-    fed: Federation, neighbourhoods: Located, asked: Asked, width: int, degree: int
+    fed: Federation, neighbourhoods: Located, requests: Requests, width: int, degree: int
 ) -> int:
     """Log the cost of the message before anything is encrypted.
 
@@ -149,13 +151,13 @@ def log_encrypted_cost(
     Raises:
         InputError: The process with the server has too little memory.
     """
-    together, table = fed.link is None, fed.table(asked.route)
+    together, table = fed.link is None, fed.table(requests.route)
     values = dict.fromkeys(("up", "made", "down", "milliseconds", "once", "sent"), int)
     cost = fed.control(
         predict_cost,
         neighbourhoods,
         table,
-        asked.sizes,
+        requests.sizes,
         width,
         degree,
         together,
@@ -233,7 +235,7 @@ def decrypt_part(
     return torch.from_numpy(rows).to(size.device, torch.get_default_dtype())
 
 
-def laid_out(
+def arrange_rows(
     ids: RowIds, size: Tensor, keys: Tensor, parts: int, key: int, *rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Arrange the decrypted rows as the message of `nn.moments.Moments`.

@@ -37,7 +37,7 @@ from graphfed.methods.fedgat.client_graphs import kept_edges
 from graphfed.methods.fedgat.config import NoisedFeatures, NoisedMoments, PolynomialScores
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Pooled
-from graphfed.methods.fedgat.pretraining import with_edges
+from graphfed.methods.fedgat.pretraining import upload_edges
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
@@ -85,7 +85,7 @@ def pooled_of(
     fed: Federation, data: Located, nodes: Route, released: Located, config: AveragingSettings
 ) -> Located:
     """Send the edges of the selected graphs to the server, and smooth the released features there."""
-    pooled = with_edges(fed, data, nodes, released)
+    pooled = upload_edges(fed, data, nodes, released)
     return fed.server.run(smoothed, pooled, config.exchange.features.k_x)
 
 

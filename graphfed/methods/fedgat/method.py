@@ -74,7 +74,7 @@ from graphfed.methods.fedgat.client_graphs import (
 from graphfed.methods.fedgat.config import PLAINTEXT_ONLY, Moments, PolynomialScores
 from graphfed.methods.fedgat.encrypted_moments import receive_encrypted
 from graphfed.methods.fedgat.polynomial_gat import accept_changes, first_facts, range_changes, score_facts
-from graphfed.methods.fedgat.pretraining import ask, extend, receive, upload
+from graphfed.methods.fedgat.pretraining import extend_neighbourhoods, receive, request_messages, upload
 from graphfed.methods.parts import clients_in_round, samples_clients
 from graphfed.methods.settings import value
 
@@ -120,7 +120,7 @@ def check_settings(config: AveragingSettings) -> None:
 
 
 @dataclass(frozen=True)
-class Watched(Clients):
+class CheckedClients(Clients):
     """Clients whose scores the server checks.
 
     Attributes:
@@ -155,14 +155,14 @@ def begin(
         neighbourhood = fed.clients.run(without_messages_of_others, neighbourhood)
     else:
         for _ in range(layers - 2):
-            neighbourhood = extend(fed, pooled, neighbourhood)
+            neighbourhood = extend_neighbourhoods(fed, pooled, neighbourhood)
     fed.begin("asking for the messages of neighbourhoods")
-    asked = ask(fed, pooled, neighbourhood)
+    requests = request_messages(fed, pooled, neighbourhood)
     # Alg. 1, l. 2 to 8
     if reads_features:
-        prepared = receive(fed, data, pooled, asked, task, config)
+        prepared = receive(fed, data, pooled, requests, task, config)
     else:
-        prepared = receive_encrypted(fed, data, nodes, pooled, asked, task, config)
+        prepared = receive_encrypted(fed, data, nodes, pooled, requests, task, config)
     state = program.start(fed, prepared, task, config)
     exchange = None
     if exchanged:
@@ -171,7 +171,9 @@ def begin(
     # The server cannot read encrypted features. With features=unit it still knows a bound of their length.
     seen = pooled if reads_features or config.inputs.features == "unit" else None
     facts = fed.server.run(first_facts, str(fed.device))
-    return State({**state.values, "facts": facts}, Watched(prepared, state.prepared.counts, exchange, seen))
+    return State(
+        {**state.values, "facts": facts}, CheckedClients(prepared, state.prepared.counts, exchange, seen)
+    )
 
 
 def round(fed: Federation, state: State, config: AveragingSettings, round_number: int) -> State:
@@ -180,7 +182,7 @@ def round(fed: Federation, state: State, config: AveragingSettings, round_number
     Reference:
         FedGAT, Alg. 2.
     """
-    clients: Watched = state.prepared
+    clients: CheckedClients = state.prepared
     before, after = state.values["facts"], program.round(fed, state, config, round_number)
     if clients.pooled is None:
         return State({**after.values, "facts": before}, clients)

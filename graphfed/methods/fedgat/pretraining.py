@@ -68,12 +68,12 @@ def upload(fed: Federation, data: Located, task: Task, *, features: bool = True)
     if features:
         x = fed.upload(fed.clients.run(features_of, data), nodes, name="fedgat/features", grad=False)
     else:
-        x = fed.server.run(featureless, fed.table(nodes))
+        x = fed.server.run(empty_features, fed.table(nodes))
     x = fed.server.run(by_node, x, fed.table(nodes))
-    return nodes, with_edges(fed, data, nodes, x)
+    return nodes, upload_edges(fed, data, nodes, x)
 
 
-def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Located:
+def upload_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Located:
     """Send the edges to the server, which has features `x` in the order of the node ids.
 
     Returns:
@@ -85,7 +85,7 @@ def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Loca
     return fed.server.run(pool, x, fed.table(nodes), neighbours, fed.table(edges))
 
 
-def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
+def extend_neighbourhoods(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
     """Extend the clients' neighbourhoods by one hop."""
     route = fed.route(fed.clients.run(border_ids, neighbourhood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
@@ -101,7 +101,7 @@ def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requests:
     """The nodes whose messages the clients request.
 
     Attributes:
@@ -128,16 +128,16 @@ class Asked:
         return wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
 
 
-def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
+def request_messages(fed: Federation, pooled: Located, neighbourhood: Located) -> Requests:
     """Request messages: each client sends the ids of its neighbourhood, and the server returns the sizes."""
     route = fed.route(fed.clients.run(neighbourhood_ids, neighbourhood), name="fedgat/neighbourhood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
     size = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False, like=INTEGERS)
-    return Asked(neighbourhood, route, fed.clients.run(column, size, 0), sizes)
+    return Requests(neighbourhood, route, fed.clients.run(column, size, 0), sizes)
 
 
 def receive(
-    fed: Federation, data: Located, pooled: Located, asked: Asked, task: Task, config: AveragingSettings
+    fed: Federation, data: Located, pooled: Located, requests: Requests, task: Task, config: AveragingSettings
 ) -> Located:
     """Receive the message at the clients that request it, from a server that can read the features.
 
@@ -149,11 +149,11 @@ def receive(
     """
     message: MomentMessage = config.exchange.message
     # Check the memory before the routes are built, which are as long as the message.
-    log_message_size(fed, pooled, asked, task, config)
+    log_message_size(fed, pooled, requests, task, config)
     fed.begin("computing and sending the message before training")
     if message.evaluation == "direct":
-        return receive_directly(fed, data, pooled, asked, task, config)
-    slots, entries = asked.expand(fed)
+        return receive_directly(fed, data, pooled, requests, task, config)
+    slots, entries = requests.expand(fed)
     vectors, width, degree = message.form == "vector", task.num_features, config.network.scores.degree
     # Rebinding each name releases the server's copy as soon as it is sent, to save memory.
     decoders: Located | None
@@ -169,12 +169,12 @@ def receive(
     else:
         decoders = None
     return fed.clients.run(
-        prepare_moments, data, asked.neighbourhood, asked.size, sums, scores, decoders, config
+        prepare_moments, data, requests.neighbourhood, requests.size, sums, scores, decoders, config
     )
 
 
 def receive_directly(
-    fed: Federation, data: Located, pooled: Located, asked: Asked, task: Task, config: AveragingSettings
+    fed: Federation, data: Located, pooled: Located, requests: Requests, task: Task, config: AveragingSettings
 ) -> Located:
     """Receive the neighbours' features in place of the message (evaluation=direct); the ledger counts the
     message.
@@ -184,7 +184,7 @@ def receive_directly(
     """
 
     def flow(fn: Any, name: str) -> Flow:
-        return fed.expand_flow(asked.route, fed.clients.run(fn, asked.size), name=name).back
+        return fed.expand_flow(requests.route, fed.clients.run(fn, requests.size), name=name).back
 
     # The ledger counts the slots and entries; their routes would be as long as the message.
     slots, entries = flow(twice, "fedgat/slots"), flow(twice_squared, "fedgat/entries")
@@ -202,7 +202,7 @@ def receive_directly(
     if vectors:
         decoders = Ideal(entries, [config.network.scores.degree + 1], dtype)
         fed.simulate_download(nothing, decoders, name="fedgat/decoders", grad=False)
-    return fed.clients.run(prepare_direct, data, asked.neighbourhood, graph, config)
+    return fed.clients.run(prepare_direct, data, requests.neighbourhood, graph, config)
 
 
 def numbers_form(*shape: int) -> TensorForm:
@@ -269,7 +269,7 @@ def prepare_direct(
 # ---- at the server -----------------------------------------------------------------------------------------
 
 
-def featureless(nodes: RouteTable) -> Tensor:
+def empty_features(nodes: RouteTable) -> Tensor:
     """Build feature rows without numbers, [U, 0], for a server that reads no features."""
     return torch.zeros(len(nodes.index), 0, device=nodes.ids.device)
 
@@ -348,14 +348,14 @@ def no_numbers(pooled: Pooled) -> Tensor:
 
 
 def log_message_size(
-    fed: Federation, pooled: Located, asked: Asked, task: Task, config: AveragingSettings
+    fed: Federation, pooled: Located, requests: Requests, task: Task, config: AveragingSettings
 ) -> None:
     """Log the size of the messages before they are computed.
 
     Raises:
         InputError: The process with the server has too little memory.
     """
-    together, table = fed.link is None, fed.table(asked.route)
+    together, table = fed.link is None, fed.table(requests.route)
     values = {"once": int, "sent": int}
     size = fed.control(
         message_bytes, pooled, table, task, config, together, name="fedgat/size", values=values
