@@ -199,6 +199,7 @@ PACKAGES: dict[str, Package] = {
             "tests/papers/test_fedgraph.py",
             "tests/papers/test_fedgraph_policies.py",
             "tests/papers/test_fedgraph_sampling.py",
+            "tests/papers/test_fedgraph_balance.py",
             "tests/methods/test_fedgraph_policy_ddpg.py",
             "tests/methods/test_fedgraph_policy_environment.py",
             "tests/papers/test_fedgraph_principal_components.py",

@@ -103,7 +103,7 @@ def fit_projection(rows: np.ndarray, most: int) -> dict[str, Tensor]:
     The largest number of each component, by size, is positive, so that its sign is determined.
 
     Args:
-        rows: The rows, [R, n_W] float32.
+        rows: [R, n_W] float32.
         most: The largest number of components.
 
     Returns:

@@ -143,11 +143,7 @@ def measured_seconds(before: Tensor, after: Tensor) -> Tensor:
 
 
 def first_balance(counts: Tensor, repeats: int = 1, limits_requests: bool = False) -> dict[str, Tensor]:
-    """Return what the server knows before the first round.
-
-    Args:
-        counts: n, the number of training nodes of each client, [K].
-        repeats: How often each measured round is repeated.
+    """Return what the server knows before the first round; repeats: how often a measured round is repeated.
 
     Returns:
         fractions [R, K] and seconds [R, K] of the measured rounds, how many there are (measured), and the

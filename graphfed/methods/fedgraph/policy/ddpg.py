@@ -219,15 +219,11 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode.
+        """Begin an episode; with the key "episode" of the options, the one with this number, else the next.
 
         Args:
             seed: The new seed of the environment, with which the count of episodes begins again; None: the
                 seed does not change.
-            options: With the key "episode": the number of the episode. Otherwise the next one begins.
-
-        Returns:
-            The observation before the first round, and an empty info.
         """
         super().reset(seed=seed)
         if seed is not None:
@@ -249,7 +245,6 @@ class FederationEnvironment(gymnasium.Env):  # type: ignore[misc]
         Raises:
             GraphfedError: No episode has begun, or it is over; the action is not finite; or training
                 diverged.
-            InputError: No client has a node of the part that the reward uses.
         """
         if self._state is None or self.round == self.rounds:
             raise GraphfedError("the episode has not begun, or is over; reset the environment first")
@@ -498,9 +493,6 @@ def run_first_episode(
     Returns:
         The episode; its transitions (`transitions_of`), with observations on the components; and the
         components (`fit_projection`).
-
-    Raises:
-        GraphfedError: Training diverged, or the weights did not change.
     """
     federation, rounds = environment.federation, environment.rounds
     clients, size = federation.fed.num_clients, federation.clients.size
@@ -538,9 +530,6 @@ def run_later_episode(
 
     The random draws follow from the seed and the number of the episode, so learning that was stopped goes on
     to the same bits.
-
-    Raises:
-        GraphfedError: Training or the policy diverged.
     """
     with new_episode(environment) as episode, seeded(fold(seed, "policy", "updates", number)):
 
