@@ -44,7 +44,7 @@ from graphfed.methods.base import Method, State, Task
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
-from graphfed.methods.fedgat.receptive_fields import first_neighbourhood
+from graphfed.methods.fedgat.client_graphs import first_neighbourhood, kept_edges
 from graphfed.methods.registry import get_method
 from graphfed.methods.settings import changed
 from graphfed.runtime.local import stacked
@@ -162,10 +162,12 @@ def predicted_sizes(inputs: Inputs, form: str) -> dict[str, float]:
     """Return the size of the message and the largest memory in GiB, as a run predicts them."""
     config = FEDGAT.configure({"form": form, "evaluation": "direct"}, SETTINGS)
     fed, data, task = places(inputs, config)
-    data = fed.clients.run(fedgat.kept_edges, data, config.exchange.edges, config.run.seed)
+    data = fed.clients.run(kept_edges, data, config.exchange.edges, config.run.seed)
     _, graph = pretraining.upload(fed, data, task)
-    asked = pretraining.ask(fed, graph, fed.clients.run(first_neighbourhood, data, config.network.layers))
-    table = fed.table(asked.route)
+    requests = pretraining.request_messages(
+        fed, graph, fed.clients.run(first_neighbourhood, data, config.network.layers)
+    )
+    table = fed.table(requests.route)
     sent_bytes = fed.control(pretraining.message_bytes, graph, table, task, config, True, name="fedgat/size")
     memory = pretraining.memory_of(sent_bytes["once"], sent_bytes["sent"], True)
     sizes = {"once": sent_bytes["once"], "sent": sent_bytes["sent"], "memory": memory}

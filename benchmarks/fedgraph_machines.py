@@ -34,10 +34,10 @@ import graphfed
 from graphfed.federation import Federation
 from graphfed.federation.link import SERVER_INDEX, Link
 from graphfed.methods.base import State, Task
-from graphfed.methods.fedgraph.balance import MEASURED_ROUNDS, REPEATS
 from graphfed.methods.fedgraph.config import FedGraphConfig, ModelledTime
 from graphfed.methods.fedgraph.method import METHOD
 from graphfed.methods.fedgraph.policy.learning import learn_policy
+from graphfed.methods.fedgraph.round_time import MEASURED_ROUNDS, REPEATS
 from graphfed.random import fold, uniform
 from graphfed.runs.config import make_config
 from graphfed.runs.train import train

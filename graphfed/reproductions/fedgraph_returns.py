@@ -7,7 +7,7 @@ import numpy as np
 
 from graphfed.drawing.canvas import Charts
 from graphfed.drawing.charts import XY, Axis, Series
-from graphfed.methods.fedgraph.policy.result import PolicyResult
+from graphfed.methods.fedgraph.policy.learning import PolicyResult
 from graphfed.reproductions.base import Found, Measured, Place, Quick, Row, column_cells, paragraphs
 from graphfed.reproductions.policies import POLICIES, Policy
 from graphfed.runs import folder as files

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfed.errors import InputError, shown
-from graphfed.methods.fedgraph.policy.result import POLICY
+from graphfed.methods.fedgraph.policy.learning import POLICY
 from graphfed.methods.fedgraph.policy.settings import EPISODES, take_settings
 from graphfed.methods.settings import changed, value
 from graphfed.runs.config import make_config

@@ -23,7 +23,7 @@ from graphfed.audit.run import audit
 from graphfed.data.datasets import load
 from graphfed.data.graphs.graph import Graph
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
-from graphfed.methods.fedgat.server_graph import messages_of
+from graphfed.methods.fedgat.pretraining import messages_of
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 

@@ -11,6 +11,7 @@ gymnasium = pytest.importorskip("gymnasium", reason="learning policies needs the
 pytest.importorskip("stable_baselines3", reason="learning policies needs the extra rl")
 
 from graphfed.files import read_tensors, write_tensors  # noqa: E402
+from graphfed.methods.fedgraph.learned_policy import act  # noqa: E402
 from graphfed.methods.fedgraph.policy.ddpg import (  # noqa: E402
     actor_tensors,
     add_transitions,
@@ -22,7 +23,6 @@ from graphfed.methods.fedgraph.policy.ddpg import (  # noqa: E402
     transitions_of,
 )
 from graphfed.methods.fedgraph.policy.settings import DDPGConfig  # noqa: E402
-from graphfed.methods.fedgraph.sampling_policies import act  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -21,16 +21,15 @@ from gymnasium.utils.env_checker import check_env
 import graphfed
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
-from graphfed.methods.fedgraph import server
-from graphfed.methods.fedgraph.policy.environment import (
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, act, learned_decision, write_policy
+from graphfed.methods.fedgraph.policy.ddpg import (
     FederationEnvironment,
     PreparedFederation,
     Reward,
+    fit_projection,
     prepare_federation,
     seconds_of_full_round,
 )
-from graphfed.methods.fedgraph.policy.principal_components import fit_projection
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, act, write_policy
 from graphfed.runs.config import make_config
 from graphfed.runs.train import agree_before_setup
 from graphfed.runtime.local import stacked
@@ -210,7 +209,7 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
     for number in range(1, ROUNDS + 1):
         (counts,) = state.prepared.counts.parts
         seen = [state.values[name].parts[0] for name in ("policy", "observed")]
-        assert torch.equal(server.decide(*seen, counts, asked.sampling, LAYERS), decisions[number - 1])
+        assert torch.equal(learned_decision(*seen, counts), decisions[number - 1])
         with fed.phase("train", round_number=number):
             state = fedgraph.round(fed, state, asked, number)
 

@@ -15,7 +15,7 @@ import torch
 import graphfed
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, read_policy, write_policy
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, read_policy, write_policy
 from graphfed.runtime.interrupts import Interrupted
 
 pytest.importorskip("gymnasium", reason="learning policies needs the extra rl")
@@ -23,8 +23,7 @@ pytest.importorskip("stable_baselines3", reason="learning policies needs the ext
 
 from graphfed.methods.fedgraph.policy import ddpg as algorithm
 from graphfed.methods.fedgraph.policy import learning
-from graphfed.methods.fedgraph.policy.learning import learn_policy
-from graphfed.methods.fedgraph.policy.result import LearnedPolicy
+from graphfed.methods.fedgraph.policy.learning import LearnedPolicy, learn_policy
 from graphfed.methods.fedgraph.policy.settings import DDPGConfig
 
 ASKED: dict[str, Any] = {
@@ -439,9 +438,7 @@ def test_without_the_extra_a_line_says_what_to_install(package: str, monkeypatch
 def test_what_does_not_fit_into_memory_is_refused_before_the_first_round(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphfed.methods.fedgraph.policy import principal_components
-
-    monkeypatch.setattr(principal_components, "memory_bytes", lambda: (1_000_000, 2_000_000))
+    monkeypatch.setattr(algorithm, "memory_bytes", lambda: (1_000_000, 2_000_000))
     with pytest.raises(InputError, match="use fewer rounds or clients"):
         learn_policy(**ASKED)
     assert not list(own_folder.iterdir())

@@ -31,11 +31,11 @@ from graphfed.federation import Federation, Link
 from graphfed.federation.cohort import make_cohort, with_unit_features
 from graphfed.federation.route import RouteTable
 from graphfed.methods.base import Task
-from graphfed.methods.fedgat import server_graph
+from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat.client_graphs import kept_edges
 from graphfed.methods.fedgat.config import KeptEdges
-from graphfed.methods.fedgat.method import kept_edges
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled, numbers
-from graphfed.methods.fedgat.server_graph import message_bytes, pool
+from graphfed.methods.fedgat.pretraining import message_bytes, pool
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
@@ -191,7 +191,7 @@ def test_weights_of_edges_stay_with_the_edges_that_are_kept() -> None:
 
 
 def test_a_message_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", lambda: (2**20, 2**30))
+    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", lambda: (2**20, 2**30))
     monkeypatch.setattr("graphfed.methods.fedgat.pretraining.messages_of", None)
     expected = r"takes about \d\.\d GiB of memory with form=matrix, and 0\.0 GiB are free; use "
     with pytest.raises(InputError, match=expected):
@@ -215,7 +215,7 @@ def test_every_setting_that_a_refusal_names_runs(monkeypatch: pytest.MonkeyPatch
         (10**8, {"evaluation", "max_neighbours"}),
         (10**6, set()),
     ):
-        monkeypatch.setattr(server_graph, "memory_bytes", lambda free=free: (free, free))
+        monkeypatch.setattr(pretraining, "memory_bytes", lambda free=free: (free, free))
         with pytest.raises(InputError, match="use ") as refusal:
             run_local("fedgat", world, **few)
         named = NAMED.findall(str(refusal.value))
@@ -234,7 +234,7 @@ def test_a_refusal_of_separate_processes_names_no_simulation(monkeypatch: pytest
     nodes = torch.arange(3)
     pooled = Pooled(torch.zeros(3, 4), Neighbourhoods(nodes, torch.full((3,), 3), torch.arange(9) % 3))
     table = RouteTable(nodes, nodes, torch.zeros_like(nodes))
-    monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", lambda: (20_000, 2**30))
+    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", lambda: (20_000, 2**30))
     for together in (True, False):
         with pytest.raises(InputError, match="use ") as refusal:
             message_bytes(pooled, table, Task(4, 2), config_of(METHOD), together)
@@ -248,7 +248,7 @@ def test_a_message_that_does_not_fit_is_refused_before_its_routes_are_made(
     """The routes of the slots and entries are as long as the message: on a graph of mean degree 31 they took
     two minutes before the refusal."""
     little = lambda: (2**10, 2**30)  # noqa: E731
-    monkeypatch.setattr("graphfed.methods.fedgat.server_graph.memory_bytes", little)
+    monkeypatch.setattr("graphfed.methods.fedgat.pretraining.memory_bytes", little)
     monkeypatch.setattr("graphfed.methods.fedgat.encrypted_moments.memory_bytes", little)
     monkeypatch.setattr(Federation, "expand_route", None)
     with pytest.raises(InputError, match="GiB of memory"):

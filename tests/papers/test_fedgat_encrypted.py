@@ -41,7 +41,7 @@ from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.payload import leaves
 from graphfed.federation.route import RouteTable
 from graphfed.methods.fedgat import encrypted_moments, pretraining
-from graphfed.methods.fedgat.method import kept_edges, without_singles
+from graphfed.methods.fedgat.client_graphs import kept_edges, without_singles
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, vector_message, vector_weights
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method

@@ -9,13 +9,15 @@ from worlds import World, cohorts_of, config_of, last_round_stands, make_world, 
 
 from graphfed.federation import Federation
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
-from graphfed.methods.fedgat.polynomial_gat import Score, score_function, score_vectors
-from graphfed.methods.fedgat.score_range import (
+from graphfed.methods.fedgat.polynomial_gat import (
+    Score,
     error_between,
     first_facts,
-    message_of,
+    range_changes,
     score_facts,
+    score_function,
     score_range,
+    score_vectors,
 )
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
@@ -111,14 +113,14 @@ def test_the_error_is_that_of_theorem_3(psi: str) -> None:
 @pytest.mark.parametrize(("largest", "expected"), [(3.9, {}), (4.0, {}), (4.1, {"outside": 5})])
 def test_word_is_given_once_when_scores_leave_the_domain(largest: float, expected: dict[str, int]) -> None:
     facts = [{"largest_score": torch.tensor(x), "polynomial_error": torch.tensor(0)} for x in (1.0, largest)]
-    assert message_of(facts[0], facts[1], SCORE) == expected
-    assert message_of(facts[1], facts[1], SCORE) == {}
+    assert range_changes(facts[0], facts[1], SCORE) == expected
+    assert range_changes(facts[1], facts[1], SCORE) == {}
 
 
 @pytest.mark.parametrize(("error", "expected"), [(0.1, {}), (0.11, {"error": 20}), (7.0, {"error": 100})])
 def test_word_is_given_of_a_polynomial_that_is_far_off(error: float, expected: dict[str, int]) -> None:
     facts = [{"largest_score": torch.tensor(1.0), "polynomial_error": torch.tensor(x)} for x in (0.0, error)]
-    assert message_of(facts[0], facts[1], SCORE) == expected
+    assert range_changes(facts[0], facts[1], SCORE) == expected
 
 
 def world() -> World:

@@ -30,17 +30,17 @@ from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.methods.common.local_training import initial_weights
-from graphfed.methods.fedgraph import client_graphs, server
+from graphfed.methods.fedgraph import client_graphs
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.config import FedGraphConfig, ModelledTime, Sampling
-from graphfed.methods.fedgraph.sampling_policies import (
+from graphfed.methods.fedgraph.learned_policy import (
     MIN_PROBABILITY,
     PolicyFile,
-    fixed_decision,
+    load_policy,
     make_decision,
     write_policy,
 )
-from graphfed.methods.fedgraph.time_model import modelled_seconds
+from graphfed.methods.fedgraph.round_time import modelled_seconds
 from graphfed.methods.registry import get_method
 from graphfed.runs.train import train
 
@@ -56,7 +56,7 @@ def overlapping(seed: int = 0, nodes: int = 30) -> World:
 
 def decision_of(world: World, config: FedGraphConfig) -> dict[int, list[float]]:
     counts = torch.tensor([len(ids) for ids in Plain(world, config).train.values()])
-    rows = fixed_decision(counts, config.sampling, config.network.layers)
+    rows = fedgraph.fixed_decision(counts, config.sampling, config.network.layers)
     return dict(enumerate(rows.tolist()))
 
 
@@ -170,7 +170,7 @@ def test_a_learned_policy_is_on_the_device_of_the_weights(tmp_path: Path) -> Non
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     write_policy(tmp_path / "p", tensors, PolicyFile("ddpg", 3, 2, 1, {}))
     sampling = Sampling(policy="ddpg", policy_file=str(tmp_path / "p"))
-    policy = server.load_policy(sampling, 2, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
+    policy = load_policy(sampling, 2, 3, {"layers.0.weight": torch.zeros(1, device="meta")})
     assert {name: tensor.device.type for name, tensor in policy.items()} == dict.fromkeys(
         [*shapes, "saw_test"], "meta"
     )
@@ -409,7 +409,7 @@ def test_a_draw_at_the_end_of_a_columns_interval_belongs_to_the_next_column(
 def test_which_remote_neighbours_are_in_a_sample_is_a_mask() -> None:
     """The places of their rows are sums over it, which floats do not hold from 2^24 on."""
     (cohort,) = cohorts_of(make_world(3), [[0, 1, 2]], config_of(METHOD))
-    graph = fedgraph.build_graph(cohort, config_of(METHOD))
+    graph = client_graphs.build_graph(cohort, config_of(METHOD).sharing, False)
     every = torch.arange(graph.num_rows)
     _, is_requested = client_graphs.sample_neighbours(
         graph, every, None, "independent", layer=1, has_remote=True, key=0
@@ -421,12 +421,12 @@ def test_which_remote_neighbours_are_in_a_sample_is_a_mask() -> None:
 def test_probabilities_and_seconds_are_float64_whatever_the_networks_are() -> None:
     """Seconds of thousands of rounds are added up, and draws fall between sums of probabilities."""
     torch.set_default_dtype(torch.float32)
-    (seconds,) = server.first_facts({}, "cpu", False).values()
+    (seconds,) = fedgraph.first_facts({}, "cpu", False).values()
     assert seconds.dtype == torch.float64
     world = make_world(3)
     config = config_of(METHOD, policy="fastgcn", layer_size=9)
     (cohort,) = cohorts_of(world, [[0, 1, 2]], config)
-    graph = fedgraph.build_graph(cohort, config)
+    graph = client_graphs.build_graph(cohort, config.sharing, True)
     for importance in graph.importance:
         assert importance.cumulative.dtype == importance.probability.dtype == torch.float64
         totals = torch.zeros(3, dtype=torch.float64)

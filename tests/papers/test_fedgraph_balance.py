@@ -21,8 +21,9 @@ from worlds import (
 
 from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
-from graphfed.methods.fedgraph import method as fedgraph
-from graphfed.methods.fedgraph.balance import (
+from graphfed.methods.fedgraph.client_graphs import SampledNeighbours, build_graph, sample_neighbours
+from graphfed.methods.fedgraph.policy.ddpg import prepare_federation
+from graphfed.methods.fedgraph.round_time import (
     FIRST_FRACTIONS,
     MEASURED_ROUNDS,
     NOISE,
@@ -37,11 +38,8 @@ from graphfed.methods.fedgraph.balance import (
     first_balance,
     fit_time_model,
     needed_fraction,
-    solve_fractions,
-    solve_with_requests,
+    solve_balance,
 )
-from graphfed.methods.fedgraph.client_graphs import SampledNeighbours, sample_neighbours
-from graphfed.methods.fedgraph.policy.environment import prepare_federation
 from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.studies.plan import InputCache
@@ -68,7 +66,7 @@ def overlapping(seed: int = 6) -> World:
 def test_where_nobody_answers_every_client_fills_the_round_or_draws_all_of_its_nodes() -> None:
     """(T - b) / o: (1 - 0.2) / 1.6 = 0.5, (1 - 0.5) / 2 = 0.25, and 1 where all nodes take 0.7 of T = 1."""
     model = model_of([0.2, 0.5, 0.1], [1.6, 2.0, 0.6], [0.0, 0.0, 0.0])
-    found = solve_fractions(model, torch.tensor([100, 50, 10]), 1.0)
+    found, _ = solve_balance(model, torch.tensor([100, 50, 10]), 1.0)
     assert found.tolist() == pytest.approx([0.5, 0.25, 1.0], rel=1e-9)
 
 
@@ -76,7 +74,7 @@ def test_a_slow_client_draws_less_because_it_answers_the_fast_one() -> None:
     """t_2 = s_2 + u = 1 with s_1 = 1 and u = (1 + s_2) / 2: s_2 = 1/3. Without the answers it would be 1."""
     model = model_of([0.0, 0.0], [0.1, 1.0], [0.0, 1.0])
     counts = torch.tensor([10, 10])
-    found = solve_fractions(model, counts, 1.0)
+    found, _ = solve_balance(model, counts, 1.0)
     assert found.tolist() == pytest.approx([1.0, 1 / 3], rel=1e-9)
     assert model.seconds(found, counts)[1] == pytest.approx(1.0)
 
@@ -84,13 +82,13 @@ def test_a_slow_client_draws_less_because_it_answers_the_fast_one() -> None:
 def test_a_fast_client_draws_less_where_a_slow_one_has_only_time_to_answer() -> None:
     """t_2 = s_2 + 2 u <= 0.5 with s_2 >= 1/10: u = 0.2, so that s_1 = 0.3, though it has time for all."""
     model = model_of([0.0, 0.0], [0.1, 1.0], [0.0, 2.0])
-    found = solve_fractions(model, torch.tensor([10, 10]), 0.5)
+    found, _ = solve_balance(model, torch.tensor([10, 10]), 0.5)
     assert found.tolist() == pytest.approx([0.3, 0.1], rel=1e-6)
 
 
 def test_nodes_that_several_drawn_nodes_need_cost_once() -> None:
     """1 - (1 - s)^2 = 0.75 for s = 0.5."""
-    found = solve_fractions(model_of([0.25], [1.0], [0.0], [2.0]), torch.tensor([1000]), 1.0 - 1e-12)
+    found, _ = solve_balance(model_of([0.25], [1.0], [0.0], [2.0]), torch.tensor([1000]), 1.0 - 1e-12)
     assert found.tolist() == pytest.approx([1 - (1 - 0.75) ** 0.5], rel=1e-6)
 
 
@@ -98,13 +96,13 @@ def test_a_round_that_is_too_short_for_one_node_each_has_one_node_each() -> None
     model = model_of([1.0, 2.0], [1.0, 1.0], [1.0, 1.0])
     counts = torch.tensor([4, 5])
     for duration in (0.1, float(model.seconds(1 / counts.double(), counts).max())):
-        assert solve_fractions(model, counts, duration).tolist() == pytest.approx([0.25, 0.2])
+        assert solve_balance(model, counts, duration)[0].tolist() == pytest.approx([0.25, 0.2])
 
 
 def test_a_client_without_training_nodes_neither_draws_nor_limits_anybody() -> None:
     model = model_of([0.1, 0.0], [0.0, 2.0], [0.1, 0.0])
     counts = torch.tensor([0, 50])
-    found = solve_fractions(model, counts, 1.0)
+    found, _ = solve_balance(model, counts, 1.0)
     assert found.tolist() == pytest.approx([1.0, 0.5])
     balance = {**first_balance(counts), "next": found}
     assert balanced_decision(balance, counts, 2).tolist() == [[0.0, 1.0, 1.0], [25.0, 1.0, 1.0]]
@@ -121,7 +119,7 @@ def test_no_other_fractions_fit_with_more_nodes(seed: int) -> None:
     shortest = float(model.seconds(torch.full((3,), 1 / 20, dtype=torch.float64), counts).max())
     longest = float(model.seconds(torch.ones(3, dtype=torch.float64), counts).max())
     duration = shortest + 0.4 * (longest - shortest)
-    found = solve_fractions(model, counts, duration)
+    found, _ = solve_balance(model, counts, duration)
     assert float(model.seconds(found, counts).max()) <= duration * (1 + 1e-9)
     assert bool((found >= 1 / 20 - 1e-12).all())
     assert bool((found <= 1).all())
@@ -137,11 +135,11 @@ def test_a_client_with_no_time_to_answer_is_sent_fewer_requests_and_limits_nobod
     """t_2 = s_2 + 2 q_2 u <= 0.5 with s_2 = 1/10; s_1 = 1 fits, so u = 0.55 and q_2 = 0.4 / (2 * 0.55)."""
     model = model_of([0.0, 0.0], [0.1, 1.0], [0.0, 2.0])
     counts = torch.tensor([10, 10])
-    fractions, requests = solve_with_requests(model, counts, 0.5)
+    fractions, requests = solve_balance(model, counts, 0.5, least_requests=0.0)
     assert fractions.tolist() == pytest.approx([1.0, 0.1], rel=1e-6)
     assert requests.tolist() == pytest.approx([1.0, 0.4 / 1.1], rel=1e-6)
     assert float(model.seconds(fractions, counts, requests).max()) <= 0.5 + 1e-9
-    assert torch.equal(solve_with_requests(model, counts, 3.0)[1], torch.ones(2).double())
+    assert torch.equal(solve_balance(model, counts, 3.0, least_requests=0.0)[1], torch.ones(2).double())
 
 
 def test_all_nodes_are_drawn_and_all_requests_answered_where_that_hardly_takes_time() -> None:
@@ -196,7 +194,7 @@ def test_a_model_of_this_form_is_found_again_and_its_solution_is_what_is_decided
     found = fit_time_model(balance["fractions"], balance["seconds"], counts, duration)
     for name in ("base", "own", "answers", "overlap"):
         assert torch.allclose(getattr(found, name), getattr(model, name), rtol=1e-3, atol=1e-3), name
-    assert torch.allclose(balance["next"], solve_fractions(model, counts, duration), rtol=1e-2)
+    assert torch.allclose(balance["next"], solve_balance(model, counts, duration)[0], rtol=1e-2)
     seconds = model.seconds(balance["next"], counts)
     assert float(seconds.max()) == pytest.approx(duration, rel=1e-3)
 
@@ -311,7 +309,7 @@ def test_it_agrees_in_all_placements_and_sends_what_other_policies_send(
 def test_no_row_is_requested_from_a_client_that_is_not_to_be_asked(ratio: bool) -> None:
     config = config_of(METHOD, **{**BALANCED, "round_time": None})
     (cohort,) = cohorts_of(overlapping(), [[0, 1, 2]], config)
-    graph = fedgraph.build_graph(cohort, config)
+    graph = build_graph(cohort, config.sharing, False)
     rows, every = torch.arange(graph.num_rows), torch.ones(3, dtype=torch.float64)
     sampler = "independent" if ratio else "independent_ht"
 

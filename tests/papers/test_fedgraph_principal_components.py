@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfed.errors import GraphfedError, InputError
-from graphfed.methods.fedgraph.policy import principal_components
-from graphfed.methods.fedgraph.policy.principal_components import check_memory, fit_projection
-from graphfed.methods.fedgraph.sampling_policies import project
+from graphfed.methods.fedgraph.learned_policy import fit_projection, project
 
 
 def walk(rows: int, width: int, seed: int, rank: int | None = None) -> np.ndarray:
@@ -61,9 +59,12 @@ def test_rows_that_are_all_the_same_are_refused() -> None:
 def test_what_does_not_fit_into_memory_is_refused_with_its_size_and_the_fix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(principal_components, "memory_bytes", lambda: (1_000_000_000, 2_000_000_000))
-    check_memory(100, 1000, 0, "use fewer rounds")
+    ddpg = pytest.importorskip(
+        "graphfed.methods.fedgraph.policy.ddpg", reason="needs the extra rl", exc_type=ImportError
+    )
+    monkeypatch.setattr(ddpg, "memory_bytes", lambda: (1_000_000_000, 2_000_000_000))
+    ddpg.check_memory(100, 1000, 0)
     with pytest.raises(InputError, match=r"6300 times 23063 numbers.*1\.0 GB are free; use fewer rounds"):
-        check_memory(6300, 23063, 0, "use fewer rounds")
-    monkeypatch.setattr(principal_components, "memory_bytes", lambda: (None, None))
-    check_memory(6300, 23063, 0, "use fewer rounds")
+        ddpg.check_memory(6300, 23063, 0)
+    monkeypatch.setattr(ddpg, "memory_bytes", lambda: (None, None))
+    ddpg.check_memory(6300, 23063, 0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphfed.methods.fedgraph.sampling import (
+from graphfed.methods.fedgraph.client_graphs import (
     Sampled,
     sample_by_importance,
     sample_fan_out,

@@ -18,7 +18,7 @@ from rich.table import Table
 
 import graphfed
 from graphfed.errors import InputError
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, write_policy
 from graphfed.reproductions import plots, policies
 from graphfed.reproductions.base import (
     Curves,

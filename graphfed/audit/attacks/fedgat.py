@@ -30,8 +30,8 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.scoring import NO_NEIGHBOUR, sample
 from graphfed.audit.transcript import dense_rows
 from graphfed.federation.route import RouteTable
-from graphfed.methods.fedgat import method as fedgat
-from graphfed.methods.fedgat import pretraining, server_graph
+from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat.client_graphs import kept_edges
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled
 from graphfed.nn.sparse import SparseMatrix, ranges
@@ -92,7 +92,7 @@ def message_of(pooled: Pooled, rows: Tensor, form: str, degree: int, seed: int) 
     step = width if vectors else max(1, PART // (8 * n * slots**2))
     for first in range(0, width, step):
         some = slice(first, first + step)
-        k, m, decoders = server_graph.messages_of(Pooled(x[:, some], part), form, degree, seed)
+        k, m, decoders = pretraining.messages_of(Pooled(x[:, some], part), form, degree, seed)
         k, m = k.view(n, slots, -1), m.view(*scores.shape[:-1], -1)
         sums[..., 0] = k[..., 0]
         sums[..., 1:][..., some] = k[..., 1:]
@@ -288,7 +288,7 @@ def run(audited: AuditedRun) -> Finding:
     fed, config = again.fed, again.training
     form, degree, seed = config.exchange.message.form, config.network.scores.degree, config.run.seed
     with fed.phase("setup", round_number=0):
-        data = fed.clients.run(fedgat.kept_edges, again.data, config.exchange.edges, seed)
+        data = fed.clients.run(kept_edges, again.data, config.exchange.edges, seed)
         route, at_server = pretraining.upload(fed, data, again.task)
     pooled: Pooled = at_server.parts[0]
     elsewhere, recovered, worst = 0, 0, 0.0

@@ -22,8 +22,8 @@ from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.scoring import NO_NEIGHBOUR
 from graphfed.audit.transcript import dense_rows
 from graphfed.methods.fedgat import ldp as fedgat_ldp
-from graphfed.methods.fedgat import method as fedgat
 from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat.client_graphs import kept_edges
 from graphfed.methods.fedgat.config import NoisedMoments
 from graphfed.methods.fedgat.moment_messages import Pooled
 
@@ -50,7 +50,7 @@ def run(audited: AuditedRun) -> Finding:
     epsilon, k_x = exchange.features.epsilon, exchange.features.k_x
     form, degree, seed = exchange.message.form, config.network.scores.degree, config.run.seed
     with fed.phase("setup", round_number=0):
-        data = fed.clients.run(fedgat.kept_edges, again.data, exchange.edges, seed)
+        data = fed.clients.run(kept_edges, again.data, exchange.edges, seed)
         route, plaintext = pretraining.upload(fed, data, task)
         released = fedgat_ldp.release(fed, data, route, task, config)
         noised = fedgat_ldp.pooled_of(fed, data, route, released, config)

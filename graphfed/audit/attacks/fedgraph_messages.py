@@ -21,8 +21,7 @@ from graphfed.methods.base import State
 from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, sample_neighbours
 from graphfed.methods.fedgraph.config import FedGraphConfig
-from graphfed.methods.fedgraph.layers import aggregate, transform
-from graphfed.methods.fedgraph.method import Clients
+from graphfed.methods.fedgraph.method import Clients, aggregate, transform
 from graphfed.nn.backbones import Weights
 from graphfed.nn.sparse import ranges
 
@@ -51,7 +50,7 @@ class Opened:
     def layers(self) -> list[Layer]:
         """The layers that validation nodes are predicted with."""
         clients: Clients = self.state.prepared
-        return [layer.parts[0] for layer, _ in clients.val.layers]
+        return [layer.parts[0] for layer, _ in clients.val]
 
 
 def opened(audited: AuditedRun) -> Opened:
@@ -64,7 +63,7 @@ def opened(audited: AuditedRun) -> Opened:
     cohort, graph = run.cohort, clients.graph.parts[0]
     requests = remote_ids(cohort)
     sent_rows = {}
-    for number, (layer, route) in enumerate(clients.val.layers):
+    for number, (layer, route) in enumerate(clients.val):
         if route is not None:
             rows = layer.parts[0].out
             _, is_requested = sample_neighbours(graph, rows, None, settings.sampling.sampler, number, True, 0)

@@ -45,7 +45,11 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.federation.secure.encrypted_sum import AnyEvaluator, AnyKeyOwner, share_key
 from graphfed.memory import memory_bytes
-from graphfed.methods.fedgat.moment_messages import Neighbourhoods, alike, numbers, vector_weights
+from graphfed.methods.averaging.settings import AveragingSettings
+from graphfed.methods.base import Task
+from graphfed.methods.fedgat.client_graphs import neighbourhood_ids
+from graphfed.methods.fedgat.moment_messages import Neighbourhoods, Pooled, alike, numbers, vector_weights
+from graphfed.methods.fedgat.pretraining import Requests, messages_of, numbers_form, prepare_moments
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold, uniform
 
@@ -61,6 +65,110 @@ PART = 2**29
 ENCRYPT, MAKE, DECRYPT, TIMES_VECTOR, TIMES_NUMBER = 2.7, 0.6, 0.7, 1.4, 0.6
 #: Number of rows that are encrypted at a time.
 ROWS = 256
+
+
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+def receive_encrypted(
+    fed: Federation,
+    data: Located,
+    nodes: Route,
+    pooled: Located,
+    requests: Requests,
+    task: Task,
+    config: AveragingSettings,
+) -> Located:
+    """Receive the message at the clients that request it, from a server that cannot read the features.
+
+    Args:
+        nodes: The route of all nodes.
+        pooled: The graph at the server, without features.
+
+    Returns:
+        The data prepared for training, at the clients.
+
+    Raises:
+        InputError: The process with the server has too little memory, or a feature cannot be encrypted.
+        ProtocolError: A message is damaged.
+    """
+    width, degree, seed = task.num_features, config.network.scores.degree, config.run.seed
+    key, layout, protection = fold(seed, "fedgat"), layout_of(width), fed.protection_of("encrypted")
+    neighbourhoods = fed.server.run(neighbourhoods_of, pooled)
+    ids, size = fed.clients.run(neighbourhood_ids, requests.neighbourhood), requests.size
+    parts = log_encrypted_cost(fed, neighbourhoods, requests, width, degree)
+    slots, entries = requests.expand(fed)
+    # The parts of the vectors that do not depend on features: `pooled` has none.
+    k1, _, r = fed.server.run(messages_of, pooled, "vector", degree, seed, outputs=3)
+    k1 = fed.download(k1, slots, name=f"{ENCRYPTED}/keys", grad=False, like=numbers_form(1))
+    decoders = fed.download(r, entries, name="fedgat/decoders", grad=False, like=numbers_form(degree + 1))
+    owner, evaluator = share_key(fed, name=ENCRYPTED, parameters=PRODUCT.name)
+    fed.begin("encrypting the features")
+    sealed = fed.clients.run(encrypt_features, owner, data, layout)
+    sealed = fed.upload(sealed, nodes, name=f"{ENCRYPTED}/features", protection=protection, grad=False)
+    rows = []
+    for part in range(parts):
+        fed.begin(f"computing the encrypted message: part {part + 1} of {parts}")
+        part_of_all = (layout, part, parts, key)
+        route = fed.expand_route(
+            requests.route,
+            fed.clients.run(units_of_part, ids, size, *part_of_all),
+            fed.server.run(units_of_part, fed.table(requests.route), requests.sizes, *part_of_all),
+            name=f"{ENCRYPTED}/products",
+        )
+        products = fed.server.run(
+            products_of_part,
+            evaluator,
+            sealed,
+            fed.table(nodes),
+            neighbourhoods,
+            fed.table(requests.route),
+            *part_of_all,
+        )
+        products = fed.download(
+            products,
+            route,
+            name=f"{ENCRYPTED}/products",
+            protection=protection,
+            grad=False,
+            like=TensorForm(torch.uint8, (RESULT_BYTES,)),
+        )
+        rows.append(fed.clients.run(decrypt_part, owner, products, ids, size, *part_of_all))
+    sums, scores = fed.clients.run(arrange_rows, ids, size, k1, parts, key, *rows, outputs=2)
+    return fed.clients.run(
+        prepare_moments, data, requests.neighbourhood, size, sums, scores, decoders, config
+    )
+
+
+def log_encrypted_cost(
+    fed: Federation, neighbourhoods: Located, requests: Requests, width: int, degree: int
+) -> int:
+    """Log the cost of the message before anything is encrypted.
+
+    Returns:
+        The number of parts in which the message is sent.
+
+    Raises:
+        InputError: The process with the server has too little memory.
+    """
+    together, table = fed.link is None, fed.table(requests.route)
+    values = dict.fromkeys(("up", "made", "down", "milliseconds", "once", "sent"), int)
+    cost = fed.control(
+        predict_cost,
+        neighbourhoods,
+        table,
+        requests.sizes,
+        width,
+        degree,
+        together,
+        name="fedgat/size",
+        values=values,
+    )
+    fed.log(log_cost(cost, together, fed.simulated))
+    return parts_of(cost)
+
+
+# ---- how rows are laid out in ciphertexts, at both places --------------------------------------------------
 
 
 def layout_of(width: int) -> Layout:
@@ -127,7 +235,7 @@ def decrypt_part(
     return torch.from_numpy(rows).to(size.device, torch.get_default_dtype())
 
 
-def laid_out(
+def arrange_rows(
     ids: RowIds, size: Tensor, keys: Tensor, parts: int, key: int, *rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Arrange the decrypted rows as the message of `nn.moments.Moments`.
@@ -136,7 +244,6 @@ def laid_out(
         ids: The nodes of the message [n].
         size: B of each node [n].
         keys: K1 of all nodes [S, 1].
-        key: The key of the random draws.
         rows: The decrypted rows of each part [sum 6 B, F].
 
     Returns:
@@ -151,6 +258,11 @@ def laid_out(
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
+
+
+def neighbourhoods_of(pooled: Pooled) -> Neighbourhoods:
+    """Return the neighbours of every node."""
+    return pooled.neighbourhoods
 
 
 def predict_cost(
@@ -260,7 +372,6 @@ def message_weights(neighbourhoods: Neighbourhoods, rows: Tensor, columns: Tenso
     Args:
         rows: The n nodes, as rows of `neighbourhoods`.
         columns: The column of each neighbour, [sum B of all neighbourhoods].
-        key: The key of the random draws.
     """
     size = neighbourhoods.size[rows]
     starts = (neighbourhoods.size.cumsum(0) - neighbourhoods.size)[rows]
@@ -276,114 +387,6 @@ def message_weights(neighbourhoods: Neighbourhoods, rows: Tensor, columns: Tenso
         found.append(tuple(part.cpu().numpy() for part in entry))
     data, at_row, at_column = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return sp.csr_matrix((data, (at_row, at_column)), shape=(total, len(neighbourhoods.ids)))
-
-
-# ---- the program over places -------------------------------------------------------------------------------
-
-
-def log_encrypted_cost(
-    fed: Federation,
-    neighbourhoods: Located,
-    wanted: Route,
-    sizes: Located,
-    *,
-    width: int,
-    degree: int,
-    name: str,
-) -> int:
-    """Log the cost of the message before anything is encrypted.
-
-    Args:
-        neighbourhoods: The neighbours of all nodes, at the server.
-        wanted: The route of the requested nodes.
-        sizes: B of the requested nodes [U], at the server.
-        width: F, the features of a node.
-        degree: p.
-
-    Returns:
-        The number of parts in which the message is sent.
-
-    Raises:
-        InputError: The process with the server has too little memory.
-    """
-    together, table = fed.link is None, fed.table(wanted)
-    values = dict.fromkeys(("up", "made", "down", "milliseconds", "once", "sent"), int)
-    cost = fed.control(
-        predict_cost, neighbourhoods, table, sizes, width, degree, together, name=name, values=values
-    )
-    fed.log(log_cost(cost, together, fed.simulated))
-    return parts_of(cost)
-
-
-def encrypted_rows(
-    fed: Federation,
-    data: Located,
-    nodes: Route,
-    neighbourhoods: Located,
-    wanted: Route,
-    ids: Located,
-    size: Located,
-    sizes: Located,
-    *,
-    width: int,
-    key: int,
-    parts: int,
-) -> list[Located]:
-    """Compute the rows of M1, M2 and K2 of the requested nodes from encrypted features.
-
-    The transfers are those of `share_key`, `fedgat/encrypted/features` and `fedgat/encrypted/products`.
-
-    Args:
-        data: The clients' graphs, with features [N, F].
-        neighbourhoods: The neighbours of all nodes, at the server.
-        wanted: The route of the requested nodes.
-        ids: The ids of the requested nodes, at the clients.
-        size: B of the requested nodes, at the clients.
-        sizes: B of the requested nodes, at the server.
-        width: F.
-        key: The key of the random draws.
-
-    Returns:
-        The decrypted rows [sum 6 B, F] of each part, at the clients.
-
-    Raises:
-        InputError: A feature cannot be encrypted.
-        ProtocolError: A message is damaged.
-    """
-    protection, layout = fed.protection_of("encrypted"), layout_of(width)
-    owner, evaluator = share_key(fed, name=ENCRYPTED, parameters=PRODUCT.name)
-    fed.begin("encrypting the features")
-    sealed = fed.clients.run(encrypt_features, owner, data, layout)
-    sealed = fed.upload(sealed, nodes, name=f"{ENCRYPTED}/features", protection=protection, grad=False)
-    rows = []
-    for part in range(parts):
-        fed.begin(f"computing the encrypted message: part {part + 1} of {parts}")
-        part_of_all = (layout, part, parts, key)
-        route = fed.expand_route(
-            wanted,
-            fed.clients.run(units_of_part, ids, size, *part_of_all),
-            fed.server.run(units_of_part, fed.table(wanted), sizes, *part_of_all),
-            name=f"{ENCRYPTED}/products",
-        )
-        products = fed.server.run(
-            products_of_part,
-            evaluator,
-            sealed,
-            fed.table(nodes),
-            neighbourhoods,
-            fed.table(wanted),
-            *part_of_all,
-        )
-        products = fed.download(
-            products,
-            route,
-            name=f"{ENCRYPTED}/products",
-            protection=protection,
-            grad=False,
-            like=TensorForm(torch.uint8, (PRODUCT.product_bytes,)),
-        )
-        rows.append(fed.clients.run(decrypt_part, owner, products, ids, size, *part_of_all))
-    return rows
 
 
 #: With exchange=encrypted, these replace `fedgat/features`, `fedgat/sums` and `fedgat/scores`.

@@ -33,10 +33,11 @@ from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common.released import NoiseSeed, by_node, node_route, noise_of
 from graphfed.methods.fedgat import method as fedgat
-from graphfed.methods.fedgat import pretraining
+from graphfed.methods.fedgat.client_graphs import kept_edges
 from graphfed.methods.fedgat.config import NoisedFeatures, NoisedMoments, PolynomialScores
 from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED
 from graphfed.methods.fedgat.moment_messages import Pooled
+from graphfed.methods.fedgat.pretraining import upload_edges
 from graphfed.methods.lumos.lpgnn import propagate, propagation_matrix
 from graphfed.privacy.gaussian import gaussian_in_ball, gaussian_sigma, in_ball_mechanism
 
@@ -83,47 +84,32 @@ def release(fed: Federation, data: Located, nodes: Route, task: Task, config: Av
 def pooled_of(
     fed: Federation, data: Located, nodes: Route, released: Located, config: AveragingSettings
 ) -> Located:
-    """Build the graph with smoothed features at the server.
-
-    Args:
-        data: The clients' graphs with the selected edges.
-        released: The noised features, at the server.
-
-    Returns:
-        `Pooled`, at the server.
-    """
-    return fed.server.run(
-        smoothed, pretraining.with_edges(fed, data, nodes, released), config.exchange.features.k_x
-    )
+    """Send the edges of the selected graphs to the server, and smooth the released features there."""
+    pooled = upload_edges(fed, data, nodes, released)
+    return fed.server.run(smoothed, pooled, config.exchange.features.k_x)
 
 
 def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
-    """Release the noised features, and run everything else that happens before the first round.
-
-    Returns:
-        The state before the first round.
-    """
+    """Release the noised features, and run everything else that happens before the first round."""
     fedgat.check(fed, config)
-    data = fed.clients.run(fedgat.kept_edges, data, config.exchange.edges, config.run.seed)
+    data = fed.clients.run(kept_edges, data, config.exchange.edges, config.run.seed)
     nodes = node_route(fed, data, task)
     released = release(fed, data, nodes, task, config)
     pooled = pooled_of(fed, data, nodes, released, config)
-    state = fedgat.begin(fed, data, nodes, pooled, task, config, pretraining.READABLE)
+    state = fedgat.begin(fed, data, nodes, pooled, task, config)
     return State({**state.values, "released": released}, state.prepared)
 
 
 def restore(
     fed: Federation, data: Located, task: Task, config: AveragingSettings, values: Mapping[str, Located]
 ) -> State:
-    """Rebuild the state of a run that continues. Features are not sent again: the released ones are used.
-
-    Args:
-        values: The saved values of the state.
+    """Rebuild the state of a run that continues from its saved values. Features are not sent again: the
+    released ones are used.
     """
-    data = fed.clients.run(fedgat.kept_edges, data, config.exchange.edges, config.run.seed)
+    data = fed.clients.run(kept_edges, data, config.exchange.edges, config.run.seed)
     nodes = node_route(fed, data, task)
     pooled = pooled_of(fed, data, nodes, values["released"], config)
-    return State(values, fedgat.begin(fed, data, nodes, pooled, task, config, pretraining.READABLE).prepared)
+    return State(values, fedgat.begin(fed, data, nodes, pooled, task, config).prepared)
 
 
 def round(fed: Federation, state: State, config: AveragingSettings, round_number: int) -> State:
@@ -145,13 +131,8 @@ METHOD = Method(
     round=round,
     predict=program.predict,
     restore=restore,
-    requires=Requirements(
-        disjoint=True,
-    ),
-    state=StateValues(
-        facts="facts",
-        shared_model=True,
-    ),
+    requires=Requirements(disjoint=True),
+    state=StateValues(facts="facts", shared_model=True),
     sends=Sent(
         summary="once: noised features and edges to the server, and moments of neighbourhoods to the "
         "clients; every round: gradients or weights",

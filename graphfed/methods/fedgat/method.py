@@ -8,7 +8,7 @@ averaging.
     c_n, p                   score_series, degree
     M1, M2, K1, K2, R_n      moment_messages; at a client nn.moments.Moments
     E_i^(n), F_i^(n)         r . K2 and r . K1 in nn.moments
-    H_k                      Neighbourhood: a client's nodes and those within L - 1 hops of them
+    H_k                      client_graphs.Neighbourhood: a client's nodes and those within L - 1 hops
     homomorphic encryption   exchange=encrypted: encrypted_moments
 
 1. Each client sends the features and the neighbours of its nodes to the server, in plaintext (Alg. 1, l.
@@ -51,15 +51,11 @@ ignored (item 17).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-
-import torch
-from torch import Tensor
 
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
-from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route
 from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.averaging import program
@@ -67,85 +63,24 @@ from graphfed.methods.averaging.program import Clients
 from graphfed.methods.averaging.rules import RULE_SETTINGS
 from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.fedgat import embedding_exchange, encrypted_moments
-from graphfed.methods.fedgat.config import (
-    PLAINTEXT_ONLY,
-    KeptEdges,
-    Moments,
-    PolynomialScores,
-)
-from graphfed.methods.fedgat.moment_messages import Pooled
-from graphfed.methods.fedgat.pretraining import EXCHANGES, Exchange, ask, extend, upload
-from graphfed.methods.fedgat.receptive_fields import (
+from graphfed.methods.fedgat import client_graphs, encrypted_moments
+from graphfed.methods.fedgat.client_graphs import (
+    exchange_embeddings,
+    find_border,
     first_neighbourhood,
+    kept_edges,
     without_messages_of_others,
 )
-from graphfed.methods.fedgat.score_range import accept_message, first_facts, message_of, score_facts
+from graphfed.methods.fedgat.config import PLAINTEXT_ONLY, Moments, PolynomialScores
+from graphfed.methods.fedgat.encrypted_moments import receive_encrypted
+from graphfed.methods.fedgat.polynomial_gat import accept_changes, first_facts, range_changes, score_facts
+from graphfed.methods.fedgat.pretraining import extend_neighbourhoods, receive, request_messages, upload
 from graphfed.methods.parts import clients_in_round, samples_clients
 from graphfed.methods.settings import value
-from graphfed.nn.sparse import SparseMatrix, ranges
-from graphfed.random import entry_words, fold, uniform
 
-__all__ = ["METHOD", "Pooled", "kept_edges", "setup", "without_singles"]
-
-Rows = Tensor | SparseMatrix
-
-
-# ---- at the clients ----------------------------------------------------------------------------------------
-
-
-def without_singles(cohort: Cohort) -> Cohort:
-    """Remove the only remote neighbour of each node that has exactly one.
-
-    Returns:
-        The graphs without these edges, at the node that loses its neighbour.
-    """
-    remote = torch.bincount(cohort.cross_row, minlength=cohort.num_rows)
-    kept = remote[cohort.cross_row] > 1
-    weight = None if cohort.cross_weight is None else cohort.cross_weight[kept]
-    return replace(
-        cohort,
-        cross_row=cohort.cross_row[kept],
-        cross_client=cohort.cross_client[kept],
-        cross_id=cohort.cross_id[kept],
-        cross_weight=weight,
-    )
-
-
-def kept_edges(cohort: Cohort, edges: KeptEdges, seed: int) -> Cohort:
-    """Select the edges that the model uses: `without_singles` if drop_single is set, and at most
-    `max_neighbours` neighbours of each node.
-
-    The neighbours are drawn by the ids of the two nodes, so that the selection does not depend on the
-    partition.
-
-    Returns:
-        The graphs with the selected edges.
-    """
-    if edges.drop_single:
-        cohort = without_singles(cohort)
-    if edges.max_neighbours is None:
-        return cohort
-    num_local, limit = cohort.edge_index.shape[1], edges.max_neighbours
-    row = torch.cat([cohort.edge_index[1], cohort.cross_row])
-    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
-    draw = uniform(fold(seed, "fedgat", "neighbours"), entry_words(cohort.id[row], neighbour))[:, 0]
-    # Sort by node, and by the draw within a node.
-    order = torch.argsort(draw, stable=True)
-    order = order[torch.argsort(row[order], stable=True)]
-    degree = torch.bincount(row, minlength=cohort.num_rows)
-    kept = torch.zeros_like(row, dtype=torch.bool)
-    kept[order] = ranges(torch.zeros_like(degree), degree) < limit
-    kept_local, kept_remote = kept[:num_local], kept[num_local:]
-    return replace(
-        cohort,
-        edge_index=cohort.edge_index[:, kept_local],
-        edge_weight=None if cohort.edge_weight is None else cohort.edge_weight[kept_local],
-        cross_row=cohort.cross_row[kept_remote],
-        cross_client=cohort.cross_client[kept_remote],
-        cross_id=cohort.cross_id[kept_remote],
-        cross_weight=None if cohort.cross_weight is None else cohort.cross_weight[kept_remote],
-    )
+#: Whether the server can read the features, by the setting `exchange`. If not, other rows are sent
+#: (`encrypted_moments`).
+READS_FEATURES = {"plaintext": True, "encrypted": False}
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -154,27 +89,14 @@ def kept_edges(cohort: Cohort, edges: KeptEdges, seed: int) -> Cohort:
 def setup(fed: Federation, data: Located, task: Task, config: AveragingSettings) -> State:
     """Run everything that happens before the first round.
 
-    Returns:
-        The state before the first round.
-
     Reference:
         FedGAT, Alg. 1.
     """
     check(fed, config)
+    reads_features = READS_FEATURES[config.exchange.exchange]
     data = fed.clients.run(kept_edges, data, config.exchange.edges, config.run.seed)
-    exchange = EXCHANGES[config.exchange.exchange]
-    nodes, pooled = upload(fed, data, task, features=exchange.reads_features)
-    return begin(fed, data, nodes, pooled, task, config, exchange)
-
-
-def check_settings(config: AveragingSettings) -> None:
-    """Raise InputError if the rule cannot be used, or if absent clients would have to send embeddings."""
-    program.check_settings(config)
-    if value(config, "later") == "exchange" and samples_clients(config):
-        raise InputError(
-            "later=exchange needs every client in every round, because other clients use its embeddings; "
-            f"fraction must be 1, got {config.clients.fraction}: remove one of the two settings"
-        )
+    nodes, pooled = upload(fed, data, task, features=reads_features)
+    return begin(fed, data, nodes, pooled, task, config, reads_features=reads_features)
 
 
 def check(fed: Federation, config: AveragingSettings) -> None:
@@ -187,54 +109,18 @@ def check(fed: Federation, config: AveragingSettings) -> None:
     check_sums(fed, config.sums.aggregation, clients_in_round(config, fed.num_clients))
 
 
-def begin(
-    fed: Federation,
-    data: Located,
-    nodes: Route,
-    pooled: Located,
-    task: Task,
-    config: AveragingSettings,
-    exchange: Exchange,
-) -> State:
-    """Compute and send the message before training, and initialise the weights. `data` has the selected
-    edges.
-    """
-    state = with_message(fed, data, nodes, pooled, task, config, exchange)
-    # The server cannot read encrypted features. With features=unit it still knows a bound of their length.
-    seen = pooled if exchange.reads_features or config.inputs.features == "unit" else None
-    return watched(fed, state, seen)
-
-
-def with_message(
-    fed: Federation,
-    data: Located,
-    nodes: Route,
-    pooled: Located,
-    task: Task,
-    config: AveragingSettings,
-    exchange: Exchange,
-) -> State:
-    """Send the messages to the clients that need them, and start the rule of averaging."""
-    layers = config.network.layers
-    neighbourhood = fed.clients.run(first_neighbourhood, data, layers)
-    exchanged = config.exchange.message.later == "exchange" and layers > 1 and fed.num_clients > 1
-    if exchanged:
-        neighbourhood = fed.clients.run(without_messages_of_others, neighbourhood)
-    for _ in range(0 if exchanged else layers - 2):
-        neighbourhood = extend(fed, pooled, neighbourhood)
-    fed.begin("asking for the messages of neighbourhoods")
-    asked = ask(fed, pooled, neighbourhood)
-    prepared = exchange.receive(fed, data, nodes, pooled, asked, task, config)
-    state = program.start(fed, prepared, task, config)
-    if not exchanged:
-        return state
-    border = embedding_exchange.find_border(fed, nodes, neighbourhood, prepared, config.network)
-    again = partial(embedding_exchange.exchange, border)
-    return replace(state, prepared=replace(state.prepared, exchange=again))
+def check_settings(config: AveragingSettings) -> None:
+    """Raise InputError if the rule cannot be used, or if absent clients would have to send embeddings."""
+    program.check_settings(config)
+    if value(config, "later") == "exchange" and samples_clients(config):
+        raise InputError(
+            "later=exchange needs every client in every round, because other clients use its embeddings; "
+            f"fraction must be 1, got {config.clients.fraction}: remove one of the two settings"
+        )
 
 
 @dataclass(frozen=True)
-class Watched(Clients):
+class CheckedClients(Clients):
     """Clients whose scores the server checks.
 
     Attributes:
@@ -244,12 +130,50 @@ class Watched(Clients):
     pooled: Located | None = None
 
 
-def watched(fed: Federation, state: State, seen: Located | None) -> State:
-    """Add the facts about the scores to the state. `seen` is the graph at the server, or None."""
-    clients: Clients = state.prepared
+def begin(
+    fed: Federation,
+    data: Located,
+    nodes: Route,
+    pooled: Located,
+    task: Task,
+    config: AveragingSettings,
+    *,
+    reads_features: bool = True,
+) -> State:
+    """Send the messages to the clients that need them, and start the rule of averaging.
+
+    Args:
+        data: The clients' graphs with the selected edges.
+        nodes: The route of all nodes.
+        pooled: The graph at the server.
+        reads_features: Whether the server has the features; else it computes with encrypted ones.
+    """
+    layers = config.network.layers
+    neighbourhood = fed.clients.run(first_neighbourhood, data, layers)
+    exchanged = config.exchange.message.later == "exchange" and layers > 1 and fed.num_clients > 1
+    if exchanged:
+        neighbourhood = fed.clients.run(without_messages_of_others, neighbourhood)
+    else:
+        for _ in range(layers - 2):
+            neighbourhood = extend_neighbourhoods(fed, pooled, neighbourhood)
+    fed.begin("asking for the messages of neighbourhoods")
+    requests = request_messages(fed, pooled, neighbourhood)
+    # Alg. 1, l. 2 to 8
+    if reads_features:
+        prepared = receive(fed, data, pooled, requests, task, config)
+    else:
+        prepared = receive_encrypted(fed, data, nodes, pooled, requests, task, config)
+    state = program.start(fed, prepared, task, config)
+    exchange = None
+    if exchanged:
+        border = find_border(fed, nodes, neighbourhood, prepared, config.network)
+        exchange = partial(exchange_embeddings, border)
+    # The server cannot read encrypted features. With features=unit it still knows a bound of their length.
+    seen = pooled if reads_features or config.inputs.features == "unit" else None
     facts = fed.server.run(first_facts, str(fed.device))
-    prepared = Watched(clients.prepared, clients.counts, clients.exchange, seen)
-    return State({**state.values, "facts": facts}, prepared)
+    return State(
+        {**state.values, "facts": facts}, CheckedClients(prepared, state.prepared.counts, exchange, seen)
+    )
 
 
 def round(fed: Federation, state: State, config: AveragingSettings, round_number: int) -> State:
@@ -258,7 +182,7 @@ def round(fed: Federation, state: State, config: AveragingSettings, round_number
     Reference:
         FedGAT, Alg. 2.
     """
-    clients: Watched = state.prepared
+    clients: CheckedClients = state.prepared
     before, after = state.values["facts"], program.round(fed, state, config, round_number)
     if clients.pooled is None:
         return State({**after.values, "facts": before}, clients)
@@ -266,7 +190,7 @@ def round(fed: Federation, state: State, config: AveragingSettings, round_number
     polynomial = scores.polynomial
     facts = fed.server.run(score_facts, clients.pooled, after.weights, before, polynomial)
     changes = fed.control(
-        message_of, before, facts, polynomial, name="fedgat/score_range", accept=accept_message
+        range_changes, before, facts, polynomial, name="fedgat/score_range", accept=accept_changes
     )
     if "outside" in changes:
         fed.log(
@@ -315,7 +239,7 @@ MESSAGES: Mapping[str, str] = {
     "the client computes attention. The client can compute every neighbour's features from these messages.",
     "fedgat/decoders": "With form=vector: the server sends each client, once, R_0 to R_p of each of these "
     "nodes. They show which numbers of `fedgat/sums` are a neighbour's features.",
-    **embedding_exchange.MESSAGES,
+    **client_graphs.MESSAGES,
     **encrypted_moments.MESSAGES,
 }
 
@@ -332,13 +256,8 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=program.predict,
-    requires=Requirements(
-        disjoint=True,
-    ),
-    state=StateValues(
-        facts="facts",
-        shared_model=True,
-    ),
+    requires=Requirements(disjoint=True),
+    state=StateValues(facts="facts", shared_model=True),
     sends=Sent(
         summary="once: features and edges to the server, and moments of neighbourhoods to the "
         "clients; every round: gradients or weights (rule); with later=exchange also embeddings of "

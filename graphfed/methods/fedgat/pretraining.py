@@ -2,89 +2,61 @@
 neighbourhoods to the clients.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import column
 from graphfed.federation.ledger import Flow
-from graphfed.federation.route import Route
+from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.federation.transfer import Ideal
+from graphfed.memory import memory_bytes
 from graphfed.methods.averaging.program import prepare_view
 from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import Task
 from graphfed.methods.common.local_training import Prepared
 from graphfed.methods.common.released import by_node, node_route
-from graphfed.methods.fedgat.config import MomentMessage
-from graphfed.methods.fedgat.encrypted_moments import ENCRYPTED, encrypted_rows, laid_out, log_encrypted_cost
-from graphfed.methods.fedgat.receptive_fields import (
+from graphfed.methods.fedgat.client_graphs import (
     Neighbourhood,
+    VisibleGraph,
     as_rows,
     border_ids,
-    edge_ends,
+    direct_view,
+    moments_view,
     neighbourhood_ids,
     wider_neighbourhood,
 )
-from graphfed.methods.fedgat.server_graph import (
-    VisibleGraph,
-    featureless,
-    memory_of,
-    message_bytes,
-    messages_of,
-    neighbour_counts,
-    neighbour_ids,
-    neighbourhoods_of,
-    no_numbers,
-    pool,
-    sizes_of,
-    visible_graph,
+from graphfed.methods.fedgat.config import MomentMessage
+from graphfed.methods.fedgat.moment_messages import (
+    Neighbourhoods,
+    Pooled,
+    matrix_message,
+    numbers,
+    vector_message,
 )
-from graphfed.nn.batch import View
-from graphfed.nn.moments import Moments
+from graphfed.methods.parts import samples_clients
 from graphfed.nn.sparse import SparseMatrix, ranges
 from graphfed.random import fold
 
 Rows = Tensor | SparseMatrix
+#: Bytes of a stored feature with what training makes of it, sparse and dense, and of an edge.
+SPARSE, DENSE, EDGE = 32, 24, 60
+#: Bytes of a score of an edge: its place in the pattern and in the transposed one, its value and gradients.
+SCORE = 64
+#: The form of ids and of counts.
+INTEGERS = TensorForm(torch.int64, (1,))
 
 
-def log_message_size(
-    fed: Federation, pooled: Located, asked: "Asked", task: Task, config: AveragingSettings
-) -> None:
-    """Log the size of the messages before they are computed.
-
-    Raises:
-        InputError: The process with the server has too little memory.
-    """
-    together, table = fed.link is None, fed.table(asked.route)
-    size = fed.control(
-        message_bytes,
-        pooled,
-        table,
-        task,
-        config,
-        together,
-        name="fedgat/size",
-        values={"once": int, "sent": int},
-    )
-    memory = memory_of(size["once"], size["sent"], together)
-    fed.log(
-        f"the message before training: {size['sent'] / 2**30:.2f} GiB to all clients, about "
-        f"{memory / 2**30:.2f} GiB of memory at the server's process"
-        if config.exchange.message.evaluation == "message"
-        else f"the message before training would take {size['sent'] / 2**30:.2f} GiB; it is simulated"
-    )
+# ---- the program over places -------------------------------------------------------------------------------
 
 
 def upload(fed: Federation, data: Located, task: Task, *, features: bool = True) -> tuple[Route, Located]:
-    """Send the graph to the server.
-
-    Args:
-        features: Whether to send features; if not, the server has features [U, 0].
+    """Send the graph to the server; without features the server has features [U, 0].
 
     Returns:
         The route of all nodes, and `Pooled` at the server.
@@ -96,16 +68,13 @@ def upload(fed: Federation, data: Located, task: Task, *, features: bool = True)
     if features:
         x = fed.upload(fed.clients.run(features_of, data), nodes, name="fedgat/features", grad=False)
     else:
-        x = fed.server.run(featureless, fed.table(nodes))
+        x = fed.server.run(empty_features, fed.table(nodes))
     x = fed.server.run(by_node, x, fed.table(nodes))
-    return nodes, with_edges(fed, data, nodes, x)
+    return nodes, upload_edges(fed, data, nodes, x)
 
 
-def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Located:
-    """Send the edges to the server.
-
-    Args:
-        x: Features in the order of the node ids, at the server.
+def upload_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Located:
+    """Send the edges to the server, which has features `x` in the order of the node ids.
 
     Returns:
         `Pooled`, at the server.
@@ -116,36 +85,23 @@ def with_edges(fed: Federation, data: Located, nodes: Route, x: Located) -> Loca
     return fed.server.run(pool, x, fed.table(nodes), neighbours, fed.table(edges))
 
 
-def extend(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
-    """Extend the clients' neighbourhoods by one hop.
-
-    Args:
-        neighbourhood: The neighbourhoods, at the clients.
-
-    Returns:
-        The wider neighbourhoods, at the clients.
-    """
+def extend_neighbourhoods(fed: Federation, pooled: Located, neighbourhood: Located) -> Located:
+    """Extend the clients' neighbourhoods by one hop."""
     route = fed.route(fed.clients.run(border_ids, neighbourhood), name="fedgat/border_ids")
     counts = fed.server.run(neighbour_counts, pooled, fed.table(route))
     num_neighbours = fed.download(
-        fed.server.run(as_rows, counts),
-        route,
-        name="fedgat/neighbour_counts",
-        grad=False,
-        like=TensorForm(torch.int64, (1,)),
+        fed.server.run(as_rows, counts), route, name="fedgat/neighbour_counts", grad=False, like=INTEGERS
     )
     edges = fed.expand_route(
         route, fed.clients.run(column, num_neighbours, 0), counts, name="fedgat/neighbourhood_edges"
     )
     ids = fed.server.run(neighbour_ids, pooled, fed.table(route))
-    ids = fed.download(
-        ids, edges, name="fedgat/neighbourhood_edges", grad=False, like=TensorForm(torch.int64, (1,))
-    )
+    ids = fed.download(ids, edges, name="fedgat/neighbourhood_edges", grad=False, like=INTEGERS)
     return fed.clients.run(wider_neighbourhood, neighbourhood, num_neighbours, ids)
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requests:
     """The nodes whose messages the clients request.
 
     Attributes:
@@ -160,107 +116,30 @@ class Asked:
     size: Located
     sizes: Located
 
+    def expand(self, fed: Federation) -> tuple[Route, Route]:
+        """Return the routes of the 2 B slots and of the (2 B)^2 entries of the matrices of each node. Nothing
+        is sent; they take memory and time for each entry of the message.
+        """
 
-@dataclass(frozen=True)
-class Wanted(Asked):
-    """The requested nodes with the routes of the message.
+        def wide(fn: Any, name: str) -> Route:
+            sizes = fed.clients.run(fn, self.size), fed.server.run(fn, self.sizes)
+            return fed.expand_route(self.route, *sizes, name=name)
 
-    Attributes:
-        slots: The route of the 2 B slots of each node.
-        entries: The route of the (2 B)^2 entries of each node's matrices.
-    """
-
-    slots: Route
-    entries: Route
+        return wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
 
 
-def ask(fed: Federation, pooled: Located, neighbourhood: Located) -> Asked:
-    """Request messages: each client sends the ids of its neighbourhood, and the server returns the sizes.
-
-    Args:
-        neighbourhood: The neighbourhoods, at the clients.
-    """
+def request_messages(fed: Federation, pooled: Located, neighbourhood: Located) -> Requests:
+    """Request messages: each client sends the ids of its neighbourhood, and the server returns the sizes."""
     route = fed.route(fed.clients.run(neighbourhood_ids, neighbourhood), name="fedgat/neighbourhood_ids")
     sizes = fed.server.run(sizes_of, pooled, fed.table(route))
-    neighbourhood_sizes = fed.download(
-        fed.server.run(as_rows, sizes),
-        route,
-        name="fedgat/sizes",
-        grad=False,
-        like=TensorForm(torch.int64, (1,)),
-    )
-    return Asked(neighbourhood, route, fed.clients.run(column, neighbourhood_sizes, 0), sizes)
-
-
-def want(fed: Federation, asked: Asked) -> Wanted:
-    """Build the routes of the message. Nothing is sent; they take memory and time for each entry of the
-    message.
-
-    Returns:
-        The requested nodes with the routes.
-    """
-
-    def wide(fn: Any, name: str) -> Route:
-        sizes = fed.clients.run(fn, asked.size), fed.server.run(fn, asked.sizes)
-        return fed.expand_route(asked.route, *sizes, name=name)
-
-    slots, entries = wide(twice, "fedgat/slots"), wide(twice_squared, "fedgat/entries")
-    return Wanted(asked.neighbourhood, asked.route, asked.size, asked.sizes, slots, entries)
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """How the message before training is computed and sent under one kind of protection.
-
-    Attributes:
-        reads_features: Whether the server can read the features.
-        receive: A function of (fed, data, nodes, pooled, asked, task, config). It returns the message at
-            the clients that request it, prepared for training. `nodes` is the route of all nodes, and
-            `pooled` is the graph at the server.
-    """
-
-    reads_features: bool
-    receive: Callable[
-        [Federation, Located, Route, Located, Asked, Task, AveragingSettings],
-        Located,
-    ]
-
-
-def numbers_form(*shape: int) -> TensorForm:
-    """Return the form of numbers of the default dtype."""
-    return TensorForm(torch.get_default_dtype(), shape)
-
-
-def receive_readable(
-    fed: Federation,
-    data: Located,
-    nodes: Route,
-    pooled: Located,
-    asked: Asked,
-    task: Task,
-    config: AveragingSettings,
-) -> Located:
-    """Receive the message from a server that can read the features."""
-    # Check the memory before the routes are built, which are as long as the message.
-    log_message_size(fed, pooled, asked, task, config)
-    fed.begin("computing and sending the message before training")
-    if config.exchange.message.evaluation == "direct":
-        return receive_directly(fed, data, pooled, asked, task, config)
-    return receive(fed, data, pooled, want(fed, asked), task, config)
+    size = fed.download(fed.server.run(as_rows, sizes), route, name="fedgat/sizes", grad=False, like=INTEGERS)
+    return Requests(neighbourhood, route, fed.clients.run(column, size, 0), sizes)
 
 
 def receive(
-    fed: Federation,
-    data: Located,
-    pooled: Located,
-    wanted: Wanted,
-    task: Task,
-    config: AveragingSettings,
+    fed: Federation, data: Located, pooled: Located, requests: Requests, task: Task, config: AveragingSettings
 ) -> Located:
-    """Receive the message at the clients that request it.
-
-    Args:
-        wanted: The requested nodes with the routes of the message.
+    """Receive the message at the clients that request it, from a server that can read the features.
 
     Returns:
         The data prepared for training, at the clients.
@@ -268,38 +147,34 @@ def receive(
     Reference:
         FedGAT, Alg. 1, l. 6 to 8.
     """
+    message: MomentMessage = config.exchange.message
+    # Check the memory before the routes are built, which are as long as the message.
+    log_message_size(fed, pooled, requests, task, config)
+    fed.begin("computing and sending the message before training")
+    if message.evaluation == "direct":
+        return receive_directly(fed, data, pooled, requests, task, config)
+    slots, entries = requests.expand(fed)
+    vectors, width, degree = message.form == "vector", task.num_features, config.network.scores.degree
     # Rebinding each name releases the server's copy as soon as it is sent, to save memory.
     decoders: Located | None
-    message: MomentMessage = config.exchange.message
-    degree, seed = config.network.scores.degree, config.run.seed
-    sums, scores, decoders = fed.server.run(messages_of, pooled, message.form, degree, seed, outputs=3)
-    vectors, slots, entries = message.form == "vector", wanted.slots, wanted.entries
-    sums = fed.download(sums, slots, name="fedgat/sums", grad=False, like=numbers_form(1 + task.num_features))
-    scores = fed.download(
-        scores,
-        slots if vectors else entries,
-        name="fedgat/scores",
-        grad=False,
-        like=numbers_form(2 * task.num_features),
+    sums, scores, decoders = fed.server.run(
+        messages_of, pooled, message.form, degree, config.run.seed, outputs=3
     )
+    sums = fed.download(sums, slots, name="fedgat/sums", grad=False, like=numbers_form(1 + width))
+    rows = slots if vectors else entries
+    scores = fed.download(scores, rows, name="fedgat/scores", grad=False, like=numbers_form(2 * width))
+    form = numbers_form(degree + 1)
     if vectors:
-        form = numbers_form(degree + 1)
         decoders = fed.download(decoders, entries, name="fedgat/decoders", grad=False, like=form)
     else:
         decoders = None
-    neighbourhood, size = wanted.neighbourhood, wanted.size
-    heads = config.network.attention_heads[0]
-    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
-    return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
+    return fed.clients.run(
+        prepare_moments, data, requests.neighbourhood, requests.size, sums, scores, decoders, config
+    )
 
 
 def receive_directly(
-    fed: Federation,
-    data: Located,
-    pooled: Located,
-    asked: Asked,
-    task: Task,
-    config: AveragingSettings,
+    fed: Federation, data: Located, pooled: Located, requests: Requests, task: Task, config: AveragingSettings
 ) -> Located:
     """Receive the neighbours' features in place of the message (evaluation=direct); the ledger counts the
     message.
@@ -309,7 +184,7 @@ def receive_directly(
     """
 
     def flow(fn: Any, name: str) -> Flow:
-        return fed.expand_flow(asked.route, fed.clients.run(fn, asked.size), name=name).back
+        return fed.expand_flow(requests.route, fed.clients.run(fn, requests.size), name=name).back
 
     # The ledger counts the slots and entries; their routes would be as long as the message.
     slots, entries = flow(twice, "fedgat/slots"), flow(twice_squared, "fedgat/entries")
@@ -327,187 +202,260 @@ def receive_directly(
     if vectors:
         decoders = Ideal(entries, [config.network.scores.degree + 1], dtype)
         fed.simulate_download(nothing, decoders, name="fedgat/decoders", grad=False)
-    direct = fed.clients.run(direct_view, data, asked.neighbourhood, graph)
-    return fed.clients.run(prepare_direct, data, direct, config)
+    return fed.clients.run(prepare_direct, data, requests.neighbourhood, graph, config)
 
 
-def receive_encrypted(
-    fed: Federation,
-    data: Located,
-    nodes: Route,
-    pooled: Located,
-    asked: Asked,
-    task: Task,
-    config: AveragingSettings,
-) -> Located:
-    """Receive the message from a server that cannot read the features.
-
-    Args:
-        pooled: The graph at the server, without features.
-
-    Returns:
-        The data prepared for training, at the clients.
-    """
-    width, degree, seed = task.num_features, config.network.scores.degree, config.run.seed
-    key = fold(seed, "fedgat")
-    neighbourhoods, ids = (
-        fed.server.run(neighbourhoods_of, pooled),
-        fed.clients.run(neighbourhood_ids, asked.neighbourhood),
-    )
-    route, size, sizes = asked.route, asked.size, asked.sizes
-    parts = log_encrypted_cost(
-        fed, neighbourhoods, route, sizes, width=width, degree=degree, name="fedgat/size"
-    )
-    wanted = want(fed, asked)
-    # Only vectors can be encrypted; here the parts that do not depend on features.
-    k1, _, r = fed.server.run(messages_of, pooled, "vector", degree, seed, outputs=3)
-    k1 = fed.download(k1, wanted.slots, name=f"{ENCRYPTED}/keys", grad=False, like=numbers_form(1))
-    form = numbers_form(degree + 1)
-    decoders = fed.download(r, wanted.entries, name="fedgat/decoders", grad=False, like=form)
-    rows = encrypted_rows(
-        fed, data, nodes, neighbourhoods, route, ids, size, sizes,
-        width=width, key=key, parts=parts,
-    )  # fmt: skip
-    sums, scores = fed.clients.run(laid_out, ids, size, k1, parts, key, *rows, outputs=2)
-    neighbourhood = asked.neighbourhood
-    heads = config.network.attention_heads[0]
-    view = fed.clients.run(moments_view, data, neighbourhood, size, sums, scores, decoders, heads)
-    return fed.clients.run(prepare_moments, data, neighbourhood, view, config)
+def numbers_form(*shape: int) -> TensorForm:
+    """Return the form of numbers of the default dtype."""
+    return TensorForm(torch.get_default_dtype(), shape)
 
 
-READABLE = Exchange(True, receive_readable)
-#: The exchange by the value of the setting `exchange`. The two exchanges send different rows: see
-#: `encrypted_moments`.
-EXCHANGES = {"plaintext": READABLE, "encrypted": Exchange(False, receive_encrypted)}
+# ---- at the clients ----------------------------------------------------------------------------------------
 
 
 def features_of(cohort: Cohort) -> Rows:
-    """Return the features of a client's nodes.
-
-    Returns:
-        [N, F].
-    """
+    """Return the features of a client's nodes, [N, F]."""
     assert cohort.x is not None
     return cohort.x
 
 
-def twice(size: Tensor) -> Tensor:
-    """Count the slots of each node.
-
-    Args:
-        size: B [n].
+def edge_ends(cohort: Cohort) -> tuple[RowIds, Tensor]:
+    """List the edges of a client's nodes.
 
     Returns:
-        2 B [n].
+        The node of every edge, by client (E rows, sorted by node), and the ids of the neighbours, int64 [E,
+        1].
     """
+    row = torch.cat([cohort.edge_index[1], cohort.cross_row])
+    neighbour = torch.cat([cohort.id[cohort.edge_index[0]], cohort.cross_id])
+    order = torch.argsort(row, stable=True)
+    row = row[order]
+    return RowIds(cohort.id[row], cohort.client[row]), neighbour[order][:, None]
+
+
+def twice(size: Tensor) -> Tensor:
+    """Count the slots of nodes with B neighbours [n]: 2 B."""
     return 2 * size
 
 
 def twice_squared(size: Tensor) -> Tensor:
-    """Count the entries of each node's matrices.
-
-    Args:
-        size: B [n].
-
-    Returns:
-        (2 B)^2 [n].
-    """
+    """Count the entries of the matrices of nodes with B neighbours [n]: (2 B)^2."""
     return (2 * size) ** 2
 
 
-def moments_view(
+def prepare_moments(
     cohort: Cohort,
     neighbourhood: Neighbourhood,
     size: Tensor,
     sums: Tensor,
     scores: Tensor,
     decoders: Tensor | None,
-    heads: int,
-) -> View:
-    """Build the clients' view of the graph, with the message in place of features.
-
-    Args:
-        size: B of the nodes with a message.
-        sums: K1 and K2.
-        scores: M1 and M2.
-        decoders: R_0 to R_p, or None with form=matrix.
-        heads: The attention heads of the first layer.
-    """
-    return View(
-        x=sums.new_empty(len(neighbourhood.ids), 0),
-        ids=neighbourhood.ids,
-        client=neighbourhood.client,
-        num_clients=cohort.num_clients,
-        y=cohort.y.new_full((len(neighbourhood.ids),), -1).index_copy(0, neighbourhood.own, cohort.y),
-        degree=torch.zeros_like(neighbourhood.ids),
-        edges=(neighbourhood.edges,),
-        aggregated=True,
-        moments=Moments(size, sums, scores, decoders, heads),
-        far=neighbourhood.far,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Direct:
-    """What a simulated client evaluates with evaluation=direct.
-
-    Attributes:
-        view: Its view of the graph, with the neighbours' features.
-        own: The rows of its own nodes in the view [N].
-    """
-
-    view: View
-    own: Tensor
-
-
-def direct_view(cohort: Cohort, neighbourhood: Neighbourhood, graph: VisibleGraph) -> Direct:
-    """Build the view of a simulated client, with the features of all neighbours.
-
-    Returns:
-        The view, and the rows of the own nodes.
-    """
-    x, known, sizes, members = graph["x"], graph["ids"], graph["size"], graph["member"]
-    sent = neighbourhood.sent_rows
-    node = torch.searchsorted(known, neighbourhood.ids[sent])
-    size = sizes[node]
-    member = members[ranges((sizes.cumsum(0) - sizes)[node], size)]
-    centre = torch.repeat_interleave(sent, size)
-    count = max(len(known), 1)
-    codes, row = torch.unique(neighbourhood.client[centre] * count + member, return_inverse=True)
-    # The far nodes are neighbours of other nodes, so every node of the neighbourhood has a row.
-    rows_of_neighbourhood = torch.searchsorted(
-        codes, neighbourhood.client * count + torch.searchsorted(known, neighbourhood.ids)
-    )
-    others = row != rows_of_neighbourhood[centre]
-    own, node = rows_of_neighbourhood[neighbourhood.own], codes % count
-    view = View(
-        x=x.select_rows(node) if isinstance(x, SparseMatrix) else x[node],
-        ids=known[node],
-        client=codes // count,
-        num_clients=cohort.num_clients,
-        y=cohort.y.new_full((len(codes),), -1).index_copy(0, own, cohort.y),
-        degree=torch.zeros_like(codes),
-        edges=(
-            torch.stack([row, rows_of_neighbourhood[centre]])[:, others],
-            rows_of_neighbourhood[neighbourhood.edges],
-        ),
-        # With later=exchange the view has no rows besides those of the neighbourhood.
-        far=neighbourhood.far,
-    )
-    return Direct(view, own)
-
-
-def prepare_moments(
-    cohort: Cohort, neighbourhood: Neighbourhood, view: View, config: AveragingSettings
+    config: AveragingSettings,
 ) -> Prepared:
-    """Prepare a view with moments for training."""
+    """Prepare the message for training."""
+    heads = config.network.attention_heads[0]
+    view = moments_view(cohort, neighbourhood, size, sums, scores, decoders, heads)
     return prepare_view(cohort, view, neighbourhood.own, config)
 
 
-def prepare_direct(cohort: Cohort, direct: Direct, config: AveragingSettings) -> Prepared:
-    """Prepare a view with features for training.
+def prepare_direct(
+    cohort: Cohort, neighbourhood: Neighbourhood, graph: VisibleGraph, config: AveragingSettings
+) -> Prepared:
+    """Prepare a view with the features of all neighbours for training."""
+    view, own = direct_view(cohort, neighbourhood, graph)
+    return prepare_view(cohort, view, own, config)
+
+
+# ---- at the server -----------------------------------------------------------------------------------------
+
+
+def empty_features(nodes: RouteTable) -> Tensor:
+    """Build feature rows without numbers, [U, 0], for a server that reads no features."""
+    return torch.zeros(len(nodes.index), 0, device=nodes.ids.device)
+
+
+def pool(x: Rows, nodes: RouteTable, neighbours: Tensor, edges: RouteTable) -> Pooled:
+    """Build the graph at the server.
 
     Args:
-        direct: The view and the rows of the own nodes.
+        x: Features in the order of the node ids [U, F].
+        neighbours: The neighbour's id of each edge [E, 1].
+        edges: The table of the edges' nodes.
+
+    Raises:
+        InputError: A neighbour is not a node of any client.
     """
-    return prepare_view(cohort, direct.view, direct.own, config)
+    ids, count = nodes.ids, len(nodes.ids)
+    centre = torch.searchsorted(ids, edges.ids[edges.index])
+    member = torch.searchsorted(ids, neighbours[:, 0]).clamp(max=max(count - 1, 0))
+    unknown = ids[member] != neighbours[:, 0]
+    if bool(unknown.any()):
+        node, neighbour = int(ids[centre[unknown][0]]), int(neighbours[unknown][0, 0])
+        raise InputError(f"node {node} has the neighbour {neighbour}, which is not a node of any client")
+    own = torch.arange(count, device=ids.device)
+    centre, member = torch.cat([own, centre]), torch.cat([own, member])
+    # A stable sort keeps each node itself in front of its neighbours.
+    order = torch.argsort(centre, stable=True)
+    return Pooled(x, Neighbourhoods(ids, torch.bincount(centre, minlength=count), member[order]))
+
+
+def sizes_of(pooled: Pooled, table: RouteTable) -> Tensor:
+    """Look up B of the nodes of a route, [U']."""
+    return pooled.neighbourhoods.size[torch.searchsorted(pooled.neighbourhoods.ids, table.ids)]
+
+
+def neighbour_counts(pooled: Pooled, table: RouteTable) -> Tensor:
+    """Look up the number of neighbours of the nodes of a route, B - 1 [U']."""
+    return sizes_of(pooled, table) - 1
+
+
+def neighbour_ids(pooled: Pooled, table: RouteTable) -> Tensor:
+    """List the ids of the neighbours of the nodes of a route, without the nodes themselves, [n, 1]."""
+    neighbourhoods = pooled.neighbourhoods
+    rows = torch.searchsorted(neighbourhoods.ids, table.ids)
+    starts = neighbourhoods.size.cumsum(0) - neighbourhoods.size
+    members = neighbourhoods.member[ranges(starts[rows] + 1, neighbourhoods.size[rows] - 1)]
+    return neighbourhoods.ids[members][:, None]
+
+
+def messages_of(pooled: Pooled, form: str, degree: int, seed: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compute the message of every node.
+
+    Returns:
+        sums, scores and decoders of `nn.moments.Moments`; no decoders with form=matrix.
+
+    Reference:
+        FedGAT, Alg. 1, l. 2 to 5.
+    """
+    key = fold(seed, "fedgat")
+    if form == "matrix":
+        return (*matrix_message(pooled.x, pooled.neighbourhoods, key), None)
+    return vector_message(pooled.x, pooled.neighbourhoods, degree, key)
+
+
+def visible_graph(pooled: Pooled) -> VisibleGraph:
+    """Show the graph at the server (evaluation=direct)."""
+    nodes = pooled.neighbourhoods
+    return {"x": pooled.x, "ids": nodes.ids, "size": nodes.size, "member": nodes.member}
+
+
+def no_numbers(pooled: Pooled) -> Tensor:
+    """Build a payload without numbers, [0]."""
+    return torch.zeros(0, device=pooled.neighbourhoods.ids.device)
+
+
+# ---- the size of the message -------------------------------------------------------------------------------
+
+
+def log_message_size(
+    fed: Federation, pooled: Located, requests: Requests, task: Task, config: AveragingSettings
+) -> None:
+    """Log the size of the messages before they are computed.
+
+    Raises:
+        InputError: The process with the server has too little memory.
+    """
+    together, table = fed.link is None, fed.table(requests.route)
+    values = {"once": int, "sent": int}
+    size = fed.control(
+        message_bytes, pooled, table, task, config, together, name="fedgat/size", values=values
+    )
+    memory = memory_of(size["once"], size["sent"], together)
+    fed.log(
+        f"the message before training: {size['sent'] / 2**30:.2f} GiB to all clients, about "
+        f"{memory / 2**30:.2f} GiB of memory at the server's process"
+        if config.exchange.message.evaluation == "message"
+        else f"the message before training would take {size['sent'] / 2**30:.2f} GiB; it is simulated"
+    )
+
+
+def message_bytes(
+    pooled: Pooled, table: RouteTable, task: Task, config: AveragingSettings, together: bool
+) -> dict[str, int]:
+    """Count the bytes of the messages. The result is the same wherever the clients run.
+
+    Args:
+        table: The table of the requested nodes.
+        together: Whether the clients run in the server's process.
+
+    Returns:
+        once, the bytes of every node's message once; sent, the bytes of all messages that are sent.
+
+    Raises:
+        InputError: The process has less memory than the messages take. The error names settings that fit.
+    """
+    message: MomentMessage = config.exchange.message
+    once, sent = _bytes_of(sizes_of(pooled, table), table, task, message.form, config.network.scores.degree)
+    memory, (free, _) = memory_of(once, sent, together), memory_bytes()
+    if message.evaluation == "message" and free is not None and memory > free:
+        raise InputError(
+            f"fedgat's message before training takes about {memory / 2**30:.1f} GiB of memory with "
+            f"form={message.form}, and {free / 2**30:.1f} GiB are free; use "
+            f"{' or '.join(_that_fit(pooled, table, task, config, together, free))}"
+        )
+    return {"once": once, "sent": sent}
+
+
+def _bytes_of(size: Tensor, table: RouteTable, task: Task, form: str, degree: int) -> tuple[int, int]:
+    """Count the bytes of the messages of nodes with B neighbours each [U']: once, and as sent."""
+    scalar, width = torch.get_default_dtype().itemsize, task.num_features
+    once, sent = (scalar * numbers(form, b, width, degree) for b in (size, size[table.index]))
+    return once, sent
+
+
+def memory_of(once: int, sent: int, together: bool) -> int:
+    """Estimate the largest memory in bytes that the messages take, from the results of `message_bytes`.
+
+    The server holds them as computed and as sent. If the clients run in its process (`together`), they hold
+    them as received and as copied for training, after the computed messages are deleted. Predictions copy a
+    few nodes at a time.
+    """
+    return sent + (max(once, sent) if together else once)
+
+
+def _that_fit(
+    pooled: Pooled, table: RouteTable, task: Task, config: AveragingSettings, together: bool, free: int
+) -> list[str]:
+    """List the settings with which a run fits into the free memory, those that change least first."""
+    size, found = sizes_of(pooled, table), []
+    message: MomentMessage = config.exchange.message
+    form, degree = message.form, config.network.scores.degree
+
+    def add(setting: str, memory: float, consequence: str = "") -> None:
+        if memory <= free:
+            found.append(f"{setting} (about {memory / 2**30:.1f} GiB{consequence})")
+
+    if form == "matrix":
+        add("form=vector", memory_of(*_bytes_of(size, table, task, "vector", degree), together))
+    if together:
+        add(
+            "evaluation=direct",
+            _direct_memory(pooled.x, size, table, config.network.attention_heads[0]),
+            "; it simulates the message, with the same results",
+        )
+    if message.later == "hops" and config.network.layers == 2 and not samples_clients(config):
+        own = _bytes_of(pooled.neighbourhoods.size, table, task, form, degree)[0]
+        add("later=exchange", memory_of(own, own, together), "; it sends embeddings in every round")
+    # The largest number of neighbours with which the message fits, by bisection.
+    fits, too_many = 0, int(size.max())
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        bounded = _bytes_of(size.clamp(max=middle + 1), table, task, form, degree)
+        fits, too_many = (middle, too_many) if memory_of(*bounded, together) <= free else (fits, middle)
+    if fits:
+        bounded = _bytes_of(size.clamp(max=fits + 1), table, task, form, degree)
+        add(f"max_neighbours={fits}", memory_of(*bounded, together), "; it leaves edges out")
+    return found or ["fewer features, or the method attention_sums, which sends no message before training"]
+
+
+def _direct_memory(x: Rows, size: Tensor, table: RouteTable, heads: int) -> float:
+    """Estimate the memory of evaluation=direct in bytes: the stored features of all rows of the clients'
+    views, the places of the edges into the requested nodes, and each head's scores.
+    """
+    edges, clients = int(size[table.index].sum()), len(torch.unique(table.client))
+    rows = min(edges, clients * x.shape[0])
+    if isinstance(x, SparseMatrix):
+        features = SPARSE * len(x.values) / max(1, x.shape[0]) * rows
+    else:
+        features = DENSE * x.shape[1] * rows
+    return features + (EDGE + SCORE * heads) * edges

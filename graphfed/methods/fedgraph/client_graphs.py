@@ -2,10 +2,10 @@
 
 Everything here runs at the clients, for all clients of a cohort at once. A row is a node at a client, and a
 remote neighbour is a node of another client that is a neighbour of a row; a node is one remote neighbour for
-each client that has an edge to it.
+each client that has an edge to it. The self entry of a row is that of the node itself, its self loop.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,12 +13,7 @@ from torch import Tensor
 
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.common.remote_neighbours import remote_neighbours
-from graphfed.methods.fedgraph.sampling import (
-    Sampled,
-    sample_by_importance,
-    sample_fan_out,
-    sample_independently,
-)
+from graphfed.methods.fedgraph.config import Sharing
 from graphfed.nn.pattern import Pattern
 from graphfed.nn.sparse import SparseMatrix, pair_columns, ranges, shift_columns
 from graphfed.random import entry_words, uniform, uniform_entries
@@ -127,34 +122,16 @@ class ClientGraph:
 # ---- the graphs of the clients -----------------------------------------------------------------------------
 
 
-def make_client_graph(
-    cohort: Cohort,
-    *,
-    has_remote: bool,
-    has_remote_first: bool,
-    first_degrees: str,
-    needs_importance: bool,
-) -> ClientGraph:
-    """Build the graphs of a cohort's clients.
-
-    Args:
-        has_remote: Whether any layer sums over remote neighbours.
-        first_degrees: The edges that count in the degrees of the first layer: "all", or "internal". If the
-            first layer sums over remote neighbours, all edges count.
-        needs_importance: Whether FastGCN samples.
-
-    Reference:
-        FedGraph, Eq. (1).
-    """
+def build_graph(cohort: Cohort, sharing: Sharing, needs_importance: bool) -> ClientGraph:
+    """Build the graphs of a cohort's clients; needs_importance: whether FastGCN samples."""
+    has_remote, has_remote_first = sharing.sent_embeddings != "none", sharing.sends_embeddings(0)
     n, device = cohort.num_rows, cohort.id.device
     rows = torch.arange(n, device=device)
     first_edge, remote = remote_neighbours(cohort)
     row, column = [rows, cohort.edge_index[1]], [rows, cohort.edge_index[0]]
-    ids, weight = cohort.id, [torch.ones(n, device=device)]
-    weight.append(
-        torch.ones(cohort.edge_index.shape[1], device=device)
-        if cohort.edge_weight is None
-        else cohort.edge_weight
+    ids, weight = (
+        cohort.id,
+        [torch.ones(n, device=device), _weights(cohort.edge_weight, cohort.edge_index[0])],
     )
     num_remote = 0
     if has_remote:
@@ -162,9 +139,7 @@ def make_client_graph(
         row.append(cohort.cross_row)
         column.append(n + remote)
         ids = torch.cat([ids, cohort.cross_id[first_edge]])
-        weight.append(
-            torch.ones(len(remote), device=device) if cohort.cross_weight is None else cohort.cross_weight
-        )
+        weight.append(_weights(cohort.cross_weight, remote))
     # A + I of Eq. (1)
     adjacency = SparseMatrix.from_coo(
         torch.cat(row), torch.cat(column), torch.cat(weight), (n, n + num_remote)
@@ -175,11 +150,13 @@ def make_client_graph(
         (cohort.degree(with_cross=with_cross) + 1).double() for with_cross in (False, has_remote)
     )
     scale = degree.rsqrt()
-    first_scale = internal_degree.rsqrt() if first_degrees == "internal" and not has_remote_first else scale
+    first_scale = (
+        internal_degree.rsqrt() if sharing.first_degrees == "internal" and not has_remote_first else scale
+    )
     internal_target = torch.where(is_internal, target, 0)
 
     def normalise(scale: Tensor) -> Tensor:
-        # Eq. (1); the owner of a remote neighbour scales its row (`layers.rows_to_send`).
+        # Eq. (1); the owner of a remote neighbour scales its row (`method.rows_to_send`).
         of_target = torch.where(is_internal, scale[internal_target], 1.0)
         return (adjacency.values.double() * scale[source] * of_target).to(torch.get_default_dtype())
 
@@ -224,7 +201,12 @@ def make_client_graph(
     if num_remote:
         client = torch.cat([client, client[cohort.cross_row[first_edge]]])
     importance = (_importance(graph, client, has_remote_first), _importance(graph, client, has_remote))
-    return ClientGraph(**{**graph.__dict__, "importance": importance})
+    return replace(graph, importance=importance)
+
+
+def _weights(weight: Tensor | None, edges: Tensor) -> Tensor:
+    """Return the weights of edges; 1 of each where there are none."""
+    return torch.ones(len(edges), device=edges.device) if weight is None else weight
 
 
 def _importance(graph: ClientGraph, client: Tensor, has_remote: bool) -> Importance:
@@ -254,6 +236,11 @@ def _importance(graph: ClientGraph, client: Tensor, has_remote: bool) -> Importa
 # ---- Algorithm 2: the sample of a local step ---------------------------------------------------------------
 
 
+def fraction_of(counts: Tensor, fraction: Tensor) -> Tensor:
+    """Return kappa for fractions of the training nodes, at least one node of a client that has any, [K]."""
+    return (fraction * counts).round().clamp(min=1).minimum(counts.double())
+
+
 def sample_batch(graph: ClientGraph, sizes: Tensor, key: int) -> Tensor:
     """Draw training nodes of each client without replacement.
 
@@ -262,9 +249,6 @@ def sample_batch(graph: ClientGraph, sizes: Tensor, key: int) -> Tensor:
 
     Returns:
         V^(L): the rows of the drawn nodes, ascending.
-
-    Reference:
-        FedGraph, Alg. 2, line 1.
     """
     # Alg. 2, l. 1
     if bool((sizes >= graph.num_train).all()):
@@ -292,6 +276,23 @@ class SampledNeighbours:
     value: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """The entries that a sampler keeps, so that the mean of the layer's sum stays the full sum.
+
+    A sampler gets the E entries of the n rows that leave the layer, in the order of the rows: `draw`, a
+    uniform number in [0, 1) for each, [E]; `row`, the row of each, ascending, [E]; `is_self`, whether it is
+    the row's self entry, bool [E]; and `counts`, the number of entries of each row, [n].
+
+    Attributes:
+        entries: Positions of the sampled entries, ascending, [e].
+        factor: The factor of the weight of each, [e].
+    """
+
+    entries: Tensor
+    factor: Tensor
+
+
 def sample_neighbours(
     graph: ClientGraph,
     rows: Tensor,
@@ -302,7 +303,7 @@ def sample_neighbours(
     key: int,
     requests: Tensor | None = None,
 ) -> tuple[SampledNeighbours, Tensor]:
-    """Sample the neighbours over which a layer sums.
+    """Sample the neighbours over which a layer sums (Alg. 2, l. 3-6).
 
     Args:
         rows: V^(l+1): the rows that leave the layer, [n].
@@ -316,9 +317,6 @@ def sample_neighbours(
 
     Returns:
         The sampled neighbours; and whether each remote neighbour is among them, bool [M].
-
-    Reference:
-        FedGraph, Alg. 2, lines 3 to 6.
     """
     counts = (graph.num_all if has_remote else graph.num_internal)[rows]
     entry = ranges(graph.starts[rows], counts)
@@ -415,7 +413,7 @@ def build_layer(
     is_requested: Tensor,
     requested: Tensor | None,
     is_first: bool,
-) -> Layer:
+) -> tuple[Layer, Tensor]:
     """Build a layer, after the clients have requested rows from each other.
 
     The rows that enter are the sampled ones (the rows that leave are among them), and those that other
@@ -427,8 +425,8 @@ def build_layer(
         requested: The rows that other clients request, [A]; None if the layer has no remote neighbours.
         is_first: Whether it is the first layer.
 
-    Reference:
-        FedGraph, Alg. 2, line 7.
+    Returns:
+        The layer, and the rows that enter it, which leave the layer below.
     """
     n = graph.num_rows
     # Alg. 2, l. 7
@@ -447,13 +445,63 @@ def build_layer(
     shape = (len(out), len(rows) + int(is_requested.sum()))
     pattern = Pattern(indptr, place[sampled.column].int(), shape, once=True)
     sent = None if requested is None else place[requested]
-    return Layer(rows, out, SparseMatrix(pattern, sampled.value), sent)
+    return Layer(rows, out, SparseMatrix(pattern, sampled.value), sent), rows
 
 
-def entering_rows(layer: Layer) -> Tensor:
-    """Return the rows that enter a layer, which leave the layer below.
+# ---- the samplers ------------------------------------------------------------------------------------------
 
-    Returns:
-        The rows, [n_in].
+
+def sample_independently(
+    draw: Tensor, p: Tensor, row: Tensor, is_self: Tensor, counts: Tensor, ratio: bool
+) -> Sampled:
+    """Sample every entry with its probability p [E], independently; self entries always, with the factor 1.
+
+    With `ratio` a sampled entry has the factor of Eq. (7): the number of the row's entries over the number of
+    those that are sampled, both without the self entry. Given that at least one is sampled, the mean of the
+    row's sum is then the full sum, if the row's probabilities are equal. Without it the factor is 1 / p
+    (Horvitz and Thompson 1952); the mean of the row's sum is then always the full sum.
     """
-    return layer.rows
+    # Alg. 2, l. 4
+    entries = (is_self | (draw < p)).nonzero()[:, 0]
+    if ratio:
+        # Eq. (7)
+        num_sampled = torch.bincount(row[entries], minlength=len(counts)) - 1
+        factor = ((counts - 1).double() / num_sampled.clamp(min=1))[row[entries]]
+    else:
+        factor = 1 / p[entries].double()
+    return Sampled(entries, factor.masked_fill_(is_self[entries], 1.0))
+
+
+def sample_fan_out(draw: Tensor, most: Tensor, row: Tensor, is_self: Tensor, counts: Tensor) -> Sampled:
+    """Sample a fixed number of entries of a row, as GraphSAGE, but without replacement.
+
+    The self entry is always sampled, with the factor 1. Of the other entries the `most` [n] with the smallest
+    draws are sampled, with the number of the row's other entries over the number of those that are sampled as
+    their factor. If `most` is at least the row's degree, the result is the full sum.
+    """
+    others = counts - 1
+    is_sampled = torch.ones_like(is_self)
+    exceeds = torch.repeat_interleave(others > most, counts, output_size=len(draw))
+    large = (exceeds & ~is_self).nonzero()[:, 0]
+    if len(large):
+        rows = row[large]
+        order = torch.argsort(rows + draw[large])
+        first = torch.searchsorted(rows, rows)  # the position of the row's first entry in `large`
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device)
+        is_sampled[large] = rank - first < most[rows]
+    entries = is_sampled.nonzero()[:, 0]
+    of_row = others.double() / others.minimum(most).clamp(min=1)
+    return Sampled(entries, of_row[row[entries]].masked_fill_(is_self[entries], 1.0))
+
+
+def sample_by_importance(times: Tensor, probability: Tensor, draws: Tensor) -> Sampled:
+    """Select the entries of drawn columns (FastGCN's importance sampling).
+
+    The factor of an entry is the number of times [E] that its column was drawn over the expected number, that
+    is the column's probability [E] in a draw times the draws [E] of the entry's client. So the mean over all
+    draws is the full sum.
+    """
+    entries = (times > 0).nonzero()[:, 0]
+    expected = draws[entries].double() * probability[entries].double()
+    return Sampled(entries, times[entries].double() / expected)

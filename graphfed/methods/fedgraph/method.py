@@ -6,11 +6,11 @@ transformed embeddings of other clients' nodes, and the server decides how much 
 
     paper                          here
     W, W_i                         State.weights at the server; `weights` of the clients in a round
-    P_i = {kappa_i, p_i^(l)}       a row of the decision (`sampling_policies`)
+    P_i = {kappa_i, p_i^(l)}       a row of the decision (`fixed_decision`)
     G_i, external edges            client_graphs.ClientGraph, remote neighbours
     V_i^(l), N_i^(l)(v), Q_i^(l)   client_graphs.Layer, client_graphs.SampledNeighbours
     L (the input counts)           layers + 1: layer l of the paper is number l - 1 here
-    lambda, delta, r, Omega        policy.environment.Reward
+    lambda, delta, r, Omega        policy.ddpg.Reward
 
 1. The server sends the weights to all clients and each client its row of the decision (Alg. 3, l. 6).
 2. In every local step (Alg. 1) a client draws kappa_i of its training nodes and, layer by layer from the
@@ -58,54 +58,354 @@ from graphfed.methods.averaging.rules import fedsgd
 from graphfed.methods.base import Method, PlaintextOnly, Sent, State, StateValues, Task
 from graphfed.methods.common.local_training import fresh_state, initial_weights, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
-from graphfed.methods.fedgraph.balance import REPEATS, add_measurement, balanced_decision, first_balance
 from graphfed.methods.fedgraph.client_graphs import (
     ClientGraph,
     Layer,
+    build_graph,
     build_layer,
-    entering_rows,
-    make_client_graph,
+    fraction_of,
     sample_batch,
     sample_neighbours,
 )
 from graphfed.methods.fedgraph.config import FedGraphConfig, Sampling
-from graphfed.methods.fedgraph.layers import aggregate, rows_to_send, transform
-from graphfed.methods.fedgraph.server import (
-    add_seconds,
-    average_rows,
-    decide,
-    first_facts,
+from graphfed.methods.fedgraph.learned_policy import (
     first_view,
+    learned_decision,
     load_policy,
-    no_policy,
-    project_view,
+    project,
     saw_test,
     stack_view,
 )
-from graphfed.methods.fedgraph.time_model import (
+from graphfed.methods.fedgraph.round_time import (
+    REPEATS,
+    add_measurement,
     add_operations,
+    balanced_decision,
+    first_balance,
     measured_seconds,
     modelled_seconds,
     zero_operations,
 )
 from graphfed.methods.parts import ClientOptimizer, Training
 from graphfed.nn.backbones import Weights
+from graphfed.nn.layers import Dropout, tiled
 from graphfed.nn.optim import AdamState
-from graphfed.nn.sparse import SparseWeights
+from graphfed.nn.sparse import SparseMatrix, SparseWeights, ranges, spmm
+from graphfed.nn.tiles import make_tiles
 from graphfed.random import fold
 
-# ---- at the clients ----------------------------------------------------------------------------------------
+#: A sample of all layers: for each layer, from the first, `client_graphs.Layer` at the clients, and the route
+#: of the rows that other clients send for it; None if the layer has no remote neighbours.
+Sample = tuple[tuple[Located, ExchangeRoute | None], ...]
 
 
-def build_graph(cohort: Any, config: FedGraphConfig) -> ClientGraph:
-    """Build the graphs of a cohort's clients."""
-    return make_client_graph(
-        cohort,
-        has_remote=config.sharing.sent_embeddings != "none",
-        has_remote_first=config.sharing.sends_embeddings(0),
-        first_degrees=config.sharing.first_degrees,
-        needs_importance=config.sampling.policy == "fastgcn",
+# ---- the program over places -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What set-up prepares.
+
+    Attributes:
+        graph: `ClientGraph` at the clients.
+        route: The route of all remote neighbours; None if no layer has remote neighbours.
+        counts: The number of training nodes of each client, [K], at the server.
+        val: The sample with all neighbours for the validation nodes.
+        data: The cohorts, at the clients.
+        widths: The widths of the embeddings that enter each layer and that leave the last one.
+    """
+
+    graph: Located
+    route: ExchangeRoute | None
+    counts: Located
+    val: Sample
+    data: Located
+    widths: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """n_W, the number of weights of the model, biases included."""
+        return sum((a + 1) * b for a, b in zip(self.widths, self.widths[1:], strict=False))
+
+
+def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> State:
+    """Draw the first weights, read the policy, and let the clients agree on their remote neighbours.
+
+    Raises:
+        InputError: The policy file cannot be used, the federation is too small for secure aggregation, or
+            clients that share a process should measure their seconds.
+
+    Reference:
+        FedGraph, Alg. 3, line 1.
+    """
+    sampling, layers = config.sampling, config.network.layers
+    check_sums(fed, config.sums.aggregation, fed.num_clients)
+    if sampling.measures_seconds and not fed.is_one_client_per_process():
+        raise InputError(
+            "clock=wall cannot be used where clients share a process: expected a process for each client, "
+            "whose seconds are its own; set runtime=processes or runtime=nvflare, or clock=modelled"
+        )
+    first = (initial_weights, task, config.network, config.run.seed, str(fed.device))
+    fed.expect("model", *first)
+    weights = fed.server.run(*first)
+    policy = fed.server.run(load_policy, sampling, layers, fed.num_clients, weights)
+    if (
+        sampling.policy == "ddpg"
+        and fed.control(saw_test, policy, values={"policy_saw_test": bool})["policy_saw_test"]
+    ):
+        fed.log(
+            f"the policy in {sampling.policy_file} was learned with a reward on test nodes: the test metrics "
+            "of this run are not measured on unseen data"
+        )
+    return first_state(fed, agree(fed, data, task, config), config, weights, policy)
+
+
+def agree(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> Clients:
+    """Let the clients agree on the rows that they can request from each other, and send the server their
+    numbers of training nodes.
+    """
+    graph = fed.clients.run(build_graph, data, config.sharing, config.sampling.policy == "fastgcn")
+    route = None
+    if fed.num_clients > 1 and any(
+        config.sharing.sends_embeddings(layer) for layer in range(config.network.layers)
+    ):
+        route = fed.exchange_route(fed.clients.run(remote_ids, data), name="fedgraph/neighbours")
+    counts = fed.clients.run(num_train, graph)
+    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
+    counts = fed.server.run(check_counts, counts)
+    widths = (task.num_features, *[config.network.hidden] * (config.network.layers - 1), task.num_classes)
+    with fed.phase("eval"):
+        val = draw_sample(fed, graph, route, fed.clients.run(target_rows, data, "val"), None, config, 0)
+    return Clients(graph, route, counts, val, data, widths)
+
+
+def first_state(
+    fed: Federation, clients: Clients, config: FedGraphConfig, weights: Located, policy: Located
+) -> State:
+    """Return the state before the first round, after the clients have agreed. Nothing is sent; policy: the
+    tensors of a learned policy, at the server; empty for none.
+    """
+    sampling = config.sampling
+    values = {
+        "weights": weights,
+        "optimizer": fed.clients.run(empty_state),
+        "facts": fed.server.run(first_facts, policy, str(fed.device), sampling.measures_seconds),
+    }
+    if config.at_server():
+        values["server"] = fed.server.run(fedsgd.first, weights, config)
+    if sampling.policy == "balanced":
+        values["balance"] = fed.server.run(
+            first_balance,
+            clients.counts,
+            REPEATS if sampling.measures_seconds else 1,
+            sampling.limits_requests,
+        )
+    if sampling.policy == "ddpg":
+        values["policy"] = policy
+        values["observed"] = fed.server.run(
+            project, policy, fed.server.run(first_view, weights, fed.num_clients)
+        )
+    return State(values, clients)
+
+
+def draw_sample(
+    fed: Federation,
+    graph: Located,
+    route: ExchangeRoute | None,
+    rows: Located,
+    decision: Located | None,
+    config: FedGraphConfig,
+    key: int,
+) -> Sample:
+    """Draw a sample for the logits of `rows`; with all neighbours if there is no decision (Alg. 2)."""
+    sample: Sample = ()
+    num_layers = config.network.layers
+    # Alg. 2, l. 2
+    for number in reversed(range(num_layers)):
+        whole = route if config.sharing.sends_embeddings(number) else None
+        has_remote = whole is not None
+        # Alg. 2, l. 3-6
+        sampled, is_requested = fed.clients.run(
+            draw_neighbours,
+            graph,
+            rows,
+            decision,
+            number,
+            has_remote,
+            config.sampling,
+            num_layers,
+            fold(key, number),
+            outputs=2,
+        )
+        restricted, requested = None, None
+        if whole is not None:
+            restricted, requested = fed.restrict_route(whole, is_requested, name="fedgraph/wanted")
+        # Alg. 2, l. 7
+        layer, rows = fed.clients.run(
+            build_layer, graph, rows, sampled, is_requested, requested, number == 0, outputs=2
+        )
+        sample = ((layer, restricted), *sample)
+    return sample
+
+
+def forward(
+    fed: Federation,
+    graph: Located,
+    sample: Sample,
+    weights: Located,
+    dropout: float,
+    key: int | None,
+    earlier: list[Located | None] | None = None,
+) -> tuple[Located, list[Located | None]]:
+    """Compute the logits of a sample's rows, and return the rows received for each layer (Alg. 1, l. 7-13).
+
+    key: of dropout; None for no dropout. earlier: rows that were received before, for each layer, which are
+    used again, so that nothing is sent.
+    """
+    h: Located | None = None
+    received: list[Located | None] = []
+    # Alg. 1, l. 7
+    for number, (layer, route) in enumerate(sample):
+        hw = fed.clients.run(transform, graph, layer, weights, h, number, dropout, key)
+        rows = None
+        # Alg. 1, l. 10
+        if route is not None and earlier is not None:
+            rows = earlier[number]
+        elif route is not None:
+            sent = fed.clients.run(rows_to_send, graph, layer, hw)
+            name = "fedgraph/embeddings" if number else "fedgraph/transformed_features"
+            rows = fed.exchange(sent, route, name=name, grad=False)
+        received.append(rows)
+        last = number == len(sample) - 1
+        # Alg. 1, l. 9-11
+        h = fed.clients.run(aggregate, graph, layer, hw, rows, weights, number, last)
+    assert h is not None
+    return h, received
+
+
+def round(fed: Federation, state: State, config: FedGraphConfig, round_number: int) -> State:
+    """Run one round with the decision of the policy (Algs. 1 and 3)."""
+    values, counts = state.values, state.prepared.counts
+    sampling, layers = config.sampling, config.network.layers
+    # Alg. 3, l. 5
+    if sampling.policy == "balanced":
+        decision = fed.server.run(balanced_decision, values["balance"], counts, layers)
+    elif sampling.policy == "ddpg":
+        decision = fed.server.run(learned_decision, values["policy"], values["observed"], counts)
+    else:
+        decision = fed.server.run(fixed_decision, counts, sampling, layers)
+    return round_with(fed, state, config, round_number, decision)
+
+
+def decision_form(num_clients: int, config: FedGraphConfig) -> TensorForm:
+    """Return the form of a client's row of a decision (see `balanced_decision`)."""
+    width = 1 + config.network.layers + num_clients * config.sampling.limits_requests
+    return TensorForm(torch.float64, (width,))
+
+
+def round_with(
+    fed: Federation, state: State, config: FedGraphConfig, round_number: int, decision: Located
+) -> State:
+    """Run one round with a decision [K, 1 + L] at the server; [K, 1 + L + K] if it limits requests."""
+    clients: Clients = state.prepared
+    graph, sampling, dropout = clients.graph, config.sampling, config.network.dropout
+    bytes_before, seconds_before = fed.traffic(), fed.busy_seconds() if sampling.measures_seconds else None
+    # Alg. 3, l. 6, and Alg. 1, l. 1
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    client_decision = fed.scatter(
+        decision, name="fedgraph/policy", grad=False, like=decision_form(fed.num_clients, config)
     )
+    sizes = fed.clients.run(batch_sizes, client_decision)
+    weights = fed.clients.run(copy_weights, graph, received)
+    optimizer, operations = state.values["optimizer"], fed.clients.run(zero_operations, graph)
+    sample: Sample | None = None
+    remote: list[Located | None] | None = None
+    # Alg. 1, l. 2
+    for step in range(config.steps.local_steps):
+        if sample is None or config.sharing.refresh == "step":
+            # Alg. 1, l. 3
+            key = fold(config.run.seed, "fedgraph", round_number, step)
+            batch = fed.clients.run(sample_batch, graph, sizes, fold(key, "batch"))
+            sample = draw_sample(fed, graph, clients.route, batch, client_decision, config, key)
+            remote = None
+        key = fold(config.run.seed, "dropout", round_number, step)
+        with fed.tape():
+            leaves = fed.clients.run(as_leaves, weights)
+            # Alg. 1, l. 4-13
+            logits, remote = forward(fed, graph, sample, leaves, dropout, key if dropout else None, remote)
+            # Alg. 1, l. 14
+            last, _ = sample[-1]
+            fed.backward(fed.clients.run(compute_loss, graph, last, logits, sizes))
+        gradient = fed.gradients(leaves)
+        if not config.at_server():
+            # Alg. 1, l. 15
+            weights, optimizer = fed.clients.run(
+                local_step, weights, gradient, optimizer, config.training, outputs=2
+            )
+        for number, (layer, _) in enumerate(sample):
+            operations = fed.clients.run(add_operations, operations, graph, number, clients.widths, layer)
+    values = {**state.values, "optimizer": fed.clients.run(keep_state, optimizer, config.client_optimizer)}
+    # Alg. 1, l. 17, and Alg. 3, l. 3-4
+    if config.at_server():
+        kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
+        mean = protected_mean(fed, gradient, sizes, kappa, zero, config.sums.aggregation, name="gradient")
+        mean, values["server"] = fed.server.run(
+            fedsgd.step, state.weights, values["server"], mean, config, outputs=2
+        )
+    elif sampling.policy == "ddpg":
+        rows = fed.gather(fed.clients.run(flatten_weights, weights, received), name="update", grad=False)
+        mean = fed.server.run(average_rows, rows, decision, state.weights)
+        view = fed.server.run(stack_view, mean, rows)
+        values["observed"] = fed.server.run(project, values["policy"], view)
+    else:
+        kappa = fed.server.run(batch_sizes, decision)
+        mean = protected_mean(
+            fed, weights, sizes, kappa, state.weights, config.sums.aggregation, name="update"
+        )
+    values["weights"] = mean
+    seconds = fed.clients.run(
+        modelled_seconds,
+        graph,
+        operations,
+        bytes_before,
+        fed.traffic(),
+        clients.size,
+        config.steps.local_steps,
+        config.modelled_time,
+    )
+    seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
+    values["facts"] = fed.server.run(add_seconds, values["facts"], seconds, "modelled_seconds")
+    if seconds_before is not None:
+        seconds = fed.clients.run(measured_seconds, seconds_before, fed.busy_seconds())
+        seconds = fed.gather(seconds, name="fedgraph/measured_seconds", grad=False)
+        values["facts"] = fed.server.run(add_seconds, values["facts"], seconds, "measured_seconds")
+    if sampling.policy == "balanced":
+        values["balance"] = fed.server.run(
+            add_measurement, values["balance"], decision, seconds, clients.counts, sampling.round_time
+        )
+    return replace(state, values=values)
+
+
+def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) -> Located:
+    """Predict with the global weights and all neighbours.
+
+    Args:
+        target: The part of the split: "train", "val", "test" or "all".
+
+    Returns:
+        The logits of the target's rows at the clients, [n, C].
+    """
+    clients: Clients = state.prepared
+    received = fed.broadcast(state.weights, name="model", grad=False)
+    sample = clients.val
+    if target != "val":
+        rows = fed.clients.run(target_rows, clients.data, target)
+        sample = draw_sample(fed, clients.graph, clients.route, rows, None, config, 0)
+    logits, _ = forward(fed, clients.graph, sample, received, config.network.dropout, None)
+    return logits
+
+
+# ---- at the clients ----------------------------------------------------------------------------------------
 
 
 def num_train(graph: ClientGraph) -> Tensor:
@@ -117,11 +417,6 @@ def target_rows(cohort: Any, target: str) -> Tensor:
     """Select the rows of a part of the split."""
     rows: Tensor = cohort.rows(target)
     return rows
-
-
-def draw_batch(graph: ClientGraph, decision: Tensor, key: int) -> Tensor:
-    """Draw V^(L), the training nodes of a local step."""
-    return sample_batch(graph, decision[:, 0].long(), key)
 
 
 def batch_sizes(decision: Tensor) -> Tensor:
@@ -161,6 +456,92 @@ def copy_weights(graph: ClientGraph, shared: Weights) -> Weights:
     return copies
 
 
+def transform(
+    graph: ClientGraph,
+    layer: Layer,
+    weights: Weights,
+    h: Tensor | None,
+    number: int,
+    p: float,
+    key: int | None,
+) -> Tensor:
+    """Multiply the embeddings that enter a layer by its weights.
+
+    Args:
+        weights: The weights: of each client, or the same for all.
+        h: The embeddings, [n_in, H]; None in the first layer, which takes the features.
+        number: The number of the layer, from 0.
+        p: The probability of dropout.
+        key: The key of dropout; None for no dropout.
+
+    Returns:
+        h W of the rows that enter, each with the weights of its client, [n_in, H'].
+    """
+    weight, dropout = weights[f"layers.{number}.weight"], None if key is None else Dropout(p, key)
+    rows = layer.rows
+    if h is None and isinstance(graph.x, SparseMatrix):
+        x, words = graph.x, graph.x_words
+        if isinstance(weight, SparseWeights):
+            assert graph.x_by_client is not None
+            x, weight = graph.x_by_client, weight.values
+        assert words is not None
+        if len(rows) < graph.num_rows:
+            words = words[ranges(x.indptr[rows].long(), graph.num_nonzero[rows])]
+            x = x.select_rows(rows)
+        return spmm(x if dropout is None else dropout.entries(x, words, number), weight)
+    if h is None:
+        assert isinstance(graph.x, Tensor)
+        h = graph.x if len(rows) == graph.num_rows else graph.x[rows]
+    if dropout is not None:
+        h = dropout.rows(h, graph.ids[rows], number)
+    assert isinstance(weight, Tensor)
+    if weight.dim() == 2:
+        return h @ weight
+    if graph.num_clients == 1:
+        return h @ weight[0]
+    return tiled(h, weight, make_tiles(graph.client[rows], graph.num_clients))
+
+
+def rows_to_send(graph: ClientGraph, layer: Layer, hw: Tensor) -> Tensor:
+    """Compute the rows that other clients have requested, h W / sqrt(D_uu) of each requested row u, without
+    gradients, [A, H'].
+    """
+    assert layer.sent is not None
+    return hw.detach()[layer.sent] * graph.scale[layer.rows[layer.sent], None]
+
+
+def aggregate(
+    graph: ClientGraph,
+    layer: Layer,
+    hw: Tensor,
+    received: Tensor | None,
+    weights: Weights,
+    number: int,
+    last: bool,
+) -> Tensor:
+    """Sum over the sampled neighbours of each row that leaves a layer.
+
+    Args:
+        hw: h W of the rows that enter, [n_in, H'].
+        received: The rows of remote neighbours, [m, H']; None if the layer has none.
+        weights: The weights: of each client, or the same for all.
+        number: The number of the layer, from 0.
+        last: Whether it is the last layer, which has no activation.
+
+    Returns:
+        The embeddings that leave the layer, [n, H'].
+    """
+    bias = weights[f"layers.{number}.bias"]
+    assert isinstance(bias, Tensor)
+    # Eq. (2) in the first layer, Eq. (3) in the others
+    z = spmm(layer.adjacency, hw if received is None else torch.cat([hw, received]))
+    if bias.dim() == 2:
+        bias = bias[0] if graph.num_clients == 1 else bias.index_select(0, graph.client[layer.out])
+    z = z + bias
+    # Eq. (4)
+    return z if last else z.relu()
+
+
 def compute_loss(graph: ClientGraph, layer: Layer, logits: Tensor, sizes: Tensor) -> Tensor:
     """Compute the sum over clients of the mean cross-entropy of each one's batch, each node times the weight
     of its class.
@@ -189,353 +570,63 @@ def flatten_weights(weights: Weights, like: Weights) -> Tensor:
     return torch.cat([w.flatten(1) for w in whole.values()], 1)
 
 
-# ---- the program over places -------------------------------------------------------------------------------
+# ---- at the server -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A sample of all layers.
+def fixed_decision(counts: Tensor, sampling: Sampling, layers: int) -> Tensor:
+    """Compute the decision of policy=full, constant, graphsage or fastgcn, which is the same in every round.
 
-    Attributes:
-        layers: For each layer, from the first, `client_graphs.Layer` at the clients, and the route of the
-            rows that other clients send for it; None if the layer has no remote neighbours.
-    """
-
-    layers: tuple[tuple[Located, ExchangeRoute | None], ...]
-
-
-@dataclass(frozen=True)
-class Clients:
-    """What set-up prepares.
-
-    Attributes:
-        graph: `ClientGraph` at the clients.
-        route: The route of all remote neighbours; None if no layer has remote neighbours.
-        counts: The number of training nodes of each client, [K], at the server.
-        val: The sample with all neighbours for the validation nodes.
-        data: The cohorts, at the clients.
-        widths: The widths of the embeddings that enter each layer and that leave the last one.
-    """
-
-    graph: Located
-    route: ExchangeRoute | None
-    counts: Located
-    val: Sample
-    data: Located
-    widths: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """n_W, the number of weights of the model, biases included."""
-        return sum((a + 1) * b for a, b in zip(self.widths, self.widths[1:], strict=False))
-
-
-def setup(fed: Federation, data: Located, task: Task, config: FedGraphConfig) -> State:
-    """Draw the first weights, read the policy, and let the clients agree on their remote neighbours.
+    Args:
+        counts: The number of training nodes of each client, [K].
+        layers: L, the layers of the network.
 
     Returns:
-        The state before the first round.
-
-    Raises:
-        InputError: The policy file cannot be used, the federation is too small for secure aggregation, or
-            clients that share a process should measure their seconds.
-
-    Reference:
-        FedGraph, Alg. 3, line 1.
+        The decision [K, 1 + L] float64, with a row P_i = {kappa_i, p_i^(1), ..., p_i^(L)} for each client:
+        the number of training nodes of a step, and for each layer, from the first, how much is sampled there.
+        That is the sampling probability of a neighbour, for graphsage the number of neighbours, and for
+        fastgcn the number of draws.
     """
-    sampling, layers = config.sampling, config.network.layers
-    check_sums(fed, config.sums.aggregation, fed.num_clients)
-    if sampling.measures_seconds and not fed.is_one_client_per_process():
-        raise InputError(
-            "clock=wall cannot be used where clients share a process: expected a process for each client, "
-            "whose seconds are its own; set runtime=processes or runtime=nvflare, or clock=modelled"
-        )
-    first = (initial_weights, task, config.network, config.run.seed, str(fed.device))
-    fed.expect("model", *first)
-    weights = fed.server.run(*first)
-    policy = fed.server.run(load_policy, sampling, layers, fed.num_clients, weights)
-    if (
-        sampling.policy == "ddpg"
-        and fed.control(saw_test, policy, values={"policy_saw_test": bool})["policy_saw_test"]
-    ):
-        fed.log(
-            f"the policy in {sampling.policy_file} was learned with a reward on test nodes: the test metrics "
-            "of this run are not measured on unseen data"
-        )
-    return begin(fed, data, task, config, weights, policy)
+    kappa = counts if sampling.policy == "full" else counts.clamp(max=sampling.batch)
+    if sampling.policy == "constant" and sampling.batch_fraction is not None:
+        kappa = fraction_of(counts, torch.full_like(counts, sampling.batch_fraction, dtype=torch.float64))
+    amounts = {
+        "full": [1.0] * layers,
+        "constant": [sampling.probability] * layers,
+        "graphsage": [float(sampling.inner_fan_out)] * (layers - 1) + [float(sampling.fan_out)],
+        "fastgcn": [float(sampling.layer_size)] * layers,
+    }[sampling.policy]
+    of_layers = torch.tensor(amounts, dtype=torch.float64, device=counts.device).expand(len(counts), layers)
+    return torch.cat([kappa.double()[:, None], of_layers], 1)
 
 
-def begin(
-    fed: Federation, data: Located, task: Task, config: FedGraphConfig, weights: Located, policy: Located
-) -> State:
-    """Let the clients agree on the rows that they can request from each other, and send the server their
-    numbers of training nodes.
+def average_rows(rows: Tensor, decision: Tensor, before: Weights) -> Weights:
+    """Average the clients' weights by kappa_i.
 
     Args:
-        weights: The first weights, at the server.
-        policy: The tensors of a learned policy, at the server; empty for none.
-
-    Returns:
-        The state before the first round.
-
-    Raises:
-        InputError: The counts of training nodes are not valid.
+        rows: The weights of each client in the order of their names, [K, n_W].
+        decision: The decision, [K, 1 + L].
+        before: The weights before the round, with the names and shapes of the result.
     """
-    graph = fed.clients.run(build_graph, data, config)
-    route = None
-    if fed.num_clients > 1 and any(
-        config.sharing.sends_embeddings(layer) for layer in range(config.network.layers)
-    ):
-        route = fed.exchange_route(fed.clients.run(remote_ids, data), name="fedgraph/neighbours")
-    counts = fed.clients.run(num_train, graph)
-    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
-    counts = fed.server.run(check_counts, counts)
-    widths = (task.num_features, *[config.network.hidden] * (config.network.layers - 1), task.num_classes)
-    with fed.phase("eval"):
-        val = draw_sample(fed, graph, route, fed.clients.run(target_rows, data, "val"), None, config, 0)
-    clients = Clients(graph, route, counts, val, data, widths)
-    return first_state(fed, clients, config, weights, policy)
+    kappa = decision[:, 0]
+    # Eq. (8)
+    mean = (kappa / kappa.sum()).to(rows.dtype) @ rows
+    sizes = {name: w.numel() for name, w in sorted(before.items()) if isinstance(w, Tensor)}
+    parts = dict(zip(sizes, torch.split(mean, list(sizes.values())), strict=True))
+    return {name: parts[name].view(w.shape) for name, w in before.items() if isinstance(w, Tensor)}
 
 
-def first_state(
-    fed: Federation, clients: Clients, config: FedGraphConfig, weights: Located, policy: Located
-) -> State:
-    """Return the state before the first round, after the clients have agreed. Nothing is sent.
-
-    Args:
-        weights: The first weights, at the server.
-        policy: The tensors of a learned policy, at the server; empty for none.
+def first_facts(policy: dict[str, Tensor], device: str, has_measured: bool) -> dict[str, Tensor]:
+    """Return the facts of a run before its first round: modelled_seconds and, if clients measure them,
+    measured_seconds, 0 in float64; and policy_saw_test for a learned policy.
     """
-    sampling = config.sampling
-    values = {
-        "weights": weights,
-        "optimizer": fed.clients.run(empty_state),
-        "facts": fed.server.run(first_facts, policy, str(fed.device), sampling.measures_seconds),
-    }
-    if config.at_server():
-        values["server"] = fed.server.run(fedsgd.first, weights, config)
-    if sampling.policy == "balanced":
-        values["balance"] = fed.server.run(
-            first_balance,
-            clients.counts,
-            REPEATS if sampling.measures_seconds else 1,
-            sampling.limits_requests,
-        )
-    if sampling.policy == "ddpg":
-        values["policy"] = policy
-        values["observed"] = fed.server.run(
-            project_view, policy, fed.server.run(first_view, weights, fed.num_clients)
-        )
-    return State(values, clients)
+    names = ("modelled_seconds", *["measured_seconds"] * has_measured)
+    facts = {name: torch.zeros((), dtype=torch.float64, device=device) for name in names}
+    return facts | ({"policy_saw_test": policy["saw_test"]} if "saw_test" in policy else {})
 
 
-def draw_sample(
-    fed: Federation,
-    graph: Located,
-    route: ExchangeRoute | None,
-    rows: Located,
-    decision: Located | None,
-    config: FedGraphConfig,
-    key: int,
-) -> Sample:
-    """Draw a sample for the logits of `rows`; with all neighbours if there is no decision (Alg. 2)."""
-    layers: list[tuple[Located, ExchangeRoute | None]] = []
-    num_layers = config.network.layers
-    # Alg. 2, l. 2
-    for number in reversed(range(num_layers)):
-        whole = route if config.sharing.sends_embeddings(number) else None
-        has_remote = whole is not None
-        # Alg. 2, l. 3-6
-        sampled, is_requested = fed.clients.run(
-            draw_neighbours,
-            graph,
-            rows,
-            decision,
-            number,
-            has_remote,
-            config.sampling,
-            num_layers,
-            fold(key, number),
-            outputs=2,
-        )
-        restricted, requested = None, None
-        if whole is not None:
-            restricted, requested = fed.restrict_route(whole, is_requested, name="fedgraph/wanted")
-        # Alg. 2, l. 7
-        layer = fed.clients.run(build_layer, graph, rows, sampled, is_requested, requested, number == 0)
-        rows = fed.clients.run(entering_rows, layer)
-        layers.insert(0, (layer, restricted))
-    return Sample(tuple(layers))
-
-
-def forward(
-    fed: Federation,
-    graph: Located,
-    sample: Sample,
-    weights: Located,
-    dropout: float,
-    key: int | None,
-    earlier: list[Located | None] | None = None,
-) -> tuple[Located, list[Located | None]]:
-    """Compute the logits of a sample's rows, and return the rows received for each layer (Alg. 1, l. 7-13).
-
-    key: of dropout; None for no dropout. earlier: rows that were received before, for each layer, which are
-    used again, so that nothing is sent.
-    """
-    h: Located | None = None
-    received: list[Located | None] = []
-    # Alg. 1, l. 7
-    for number, (layer, route) in enumerate(sample.layers):
-        hw = fed.clients.run(transform, graph, layer, weights, h, number, dropout, key)
-        rows = None
-        # Alg. 1, l. 10
-        if route is not None and earlier is not None:
-            rows = earlier[number]
-        elif route is not None:
-            sent = fed.clients.run(rows_to_send, graph, layer, hw)
-            name = "fedgraph/embeddings" if number else "fedgraph/transformed_features"
-            rows = fed.exchange(sent, route, name=name, grad=False)
-        received.append(rows)
-        last = number == len(sample.layers) - 1
-        # Alg. 1, l. 9-11
-        h = fed.clients.run(aggregate, graph, layer, hw, rows, weights, number, last)
-    assert h is not None
-    return h, received
-
-
-def round(fed: Federation, state: State, config: FedGraphConfig, round_number: int) -> State:
-    """Run one round with the decision of the policy.
-
-    Reference:
-        FedGraph, Algs. 1 and 3.
-    """
-    clients: Clients = state.prepared
-    policy, observed = state.values.get("policy"), state.values.get("observed")
-    if policy is None:
-        policy = fed.server.run(no_policy)
-    # Alg. 3, l. 5
-    sampling, layers = config.sampling, config.network.layers
-    if sampling.policy == "balanced":
-        decision = fed.server.run(balanced_decision, state.values["balance"], clients.counts, layers)
-    else:
-        decision = fed.server.run(decide, policy, observed, clients.counts, sampling, layers)
-    return round_with(fed, state, config, round_number, decision)
-
-
-def decision_form(num_clients: int, config: FedGraphConfig) -> TensorForm:
-    """Return the form of a client's row of a decision (see `balanced_decision`)."""
-    width = 1 + config.network.layers + num_clients * config.sampling.limits_requests
-    return TensorForm(torch.float64, (width,))
-
-
-def round_with(
-    fed: Federation, state: State, config: FedGraphConfig, round_number: int, decision: Located
-) -> State:
-    """Run one round with a given decision.
-
-    Args:
-        decision: The decision, [K, 1 + L] float64, at the server.
-
-    Reference:
-        FedGraph, Algs. 1 and 3.
-    """
-    clients: Clients = state.prepared
-    graph, sampling, dropout = clients.graph, config.sampling, config.network.dropout
-    bytes_before, seconds_before = fed.traffic(), fed.busy_seconds() if sampling.measures_seconds else None
-    # Alg. 3, l. 6, and Alg. 1, l. 1
-    received = fed.broadcast(state.weights, name="model", grad=False)
-    client_decision = fed.scatter(
-        decision, name="fedgraph/policy", grad=False, like=decision_form(fed.num_clients, config)
-    )
-    sizes = fed.clients.run(batch_sizes, client_decision)
-    weights = fed.clients.run(copy_weights, graph, received)
-    optimizer, operations = state.values["optimizer"], fed.clients.run(zero_operations, graph)
-    sample: Sample | None = None
-    remote: list[Located | None] | None = None
-    # Alg. 1, l. 2
-    for step in range(config.steps.local_steps):
-        if sample is None or config.sharing.refresh == "step":
-            # Alg. 1, l. 3
-            key = fold(config.run.seed, "fedgraph", round_number, step)
-            batch = fed.clients.run(draw_batch, graph, client_decision, fold(key, "batch"))
-            sample = draw_sample(fed, graph, clients.route, batch, client_decision, config, key)
-            remote = None
-        key = fold(config.run.seed, "dropout", round_number, step)
-        with fed.tape():
-            leaves = fed.clients.run(as_leaves, weights)
-            # Alg. 1, l. 4-13
-            logits, remote = forward(fed, graph, sample, leaves, dropout, key if dropout else None, remote)
-            # Alg. 1, l. 14
-            last, _ = sample.layers[-1]
-            fed.backward(fed.clients.run(compute_loss, graph, last, logits, sizes))
-        gradient = fed.gradients(leaves)
-        if not config.at_server():
-            # Alg. 1, l. 15
-            weights, optimizer = fed.clients.run(
-                local_step, weights, gradient, optimizer, config.training, outputs=2
-            )
-        for number, (layer, _) in enumerate(sample.layers):
-            operations = fed.clients.run(add_operations, operations, graph, number, clients.widths, layer)
-    values = {**state.values, "optimizer": fed.clients.run(keep_state, optimizer, config.client_optimizer)}
-    # Alg. 1, l. 17, and Alg. 3, l. 3-4
-    if config.at_server():
-        kappa, zero = fed.server.run(batch_sizes, decision), fed.server.run(full_like, state.weights, 0.0)
-        mean = protected_mean(fed, gradient, sizes, kappa, zero, config.sums.aggregation, name="gradient")
-        mean, values["server"] = fed.server.run(
-            fedsgd.step, state.weights, state.values["server"], mean, config, outputs=2
-        )
-    elif sampling.policy == "ddpg":
-        rows = fed.gather(fed.clients.run(flatten_weights, weights, received), name="update", grad=False)
-        mean = fed.server.run(average_rows, rows, decision, state.weights)
-        view = fed.server.run(stack_view, mean, rows)
-        values["observed"] = fed.server.run(project_view, values["policy"], view)
-    else:
-        kappa = fed.server.run(batch_sizes, decision)
-        mean = protected_mean(
-            fed, weights, sizes, kappa, state.weights, config.sums.aggregation, name="update"
-        )
-    values["weights"] = mean
-    seconds = fed.clients.run(
-        modelled_seconds,
-        graph,
-        operations,
-        bytes_before,
-        fed.traffic(),
-        clients.size,
-        config.steps.local_steps,
-        config.modelled_time,
-    )
-    seconds = fed.gather(seconds, name="fedgraph/seconds", grad=False)
-    facts = fed.server.run(add_seconds, state.values["facts"], seconds, "modelled_seconds")
-    if seconds_before is not None:
-        seconds = fed.clients.run(measured_seconds, seconds_before, fed.busy_seconds())
-        seconds = fed.gather(seconds, name="fedgraph/measured_seconds", grad=False)
-        facts = fed.server.run(add_seconds, facts, seconds, "measured_seconds")
-    values["facts"] = facts
-    if sampling.policy == "balanced":
-        values["balance"] = fed.server.run(
-            add_measurement, state.values["balance"], decision, seconds, clients.counts, sampling.round_time
-        )
-    return replace(state, values=values)
-
-
-def predict(fed: Federation, state: State, config: FedGraphConfig, target: str) -> Located:
-    """Predict with the global weights and all neighbours.
-
-    Args:
-        target: The part of the split: "train", "val", "test" or "all".
-
-    Returns:
-        The logits of the target's rows at the clients, [n, C].
-    """
-    clients: Clients = state.prepared
-    received = fed.broadcast(state.weights, name="model", grad=False)
-    sample = clients.val
-    if target != "val":
-        rows = fed.clients.run(target_rows, clients.data, target)
-        sample = draw_sample(fed, clients.graph, clients.route, rows, None, config, 0)
-    logits, _ = forward(fed, clients.graph, sample, received, config.network.dropout, None)
-    return logits
+def add_seconds(facts: dict[str, Tensor], seconds: Tensor, name: str) -> dict[str, Tensor]:
+    """Add the duration of a round, which lasts as long as the slowest client, to a fact; seconds: [K]."""
+    return {**facts, name: facts[name] + seconds.max()}
 
 
 MESSAGES: Mapping[str, str] = {
@@ -579,10 +670,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    state=StateValues(
-        shared_model=True,
-        facts="facts",
-    ),
+    state=StateValues(shared_model=True, facts="facts"),
     sends=Sent(
         summary="transformed embeddings of neighbours between clients, every step; weights, every round",
         protection=averaging.PROTECTION,

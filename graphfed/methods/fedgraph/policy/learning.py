@@ -10,7 +10,7 @@
                                                   networks, optimisers and the actor that is kept
                               local.json          the lines of all episodes, and the other file's sha256
     checkpoint/episode-00007.safetensors          the transitions of episode 7
-    policy.safetensors   the policy (`sampling_policies.write_policy`)
+    policy.safetensors   the policy (`learned_policy.write_policy`)
     returns.svg          the return of every episode, drawn
     result.json          the result, and an episode without noise; written last
 
@@ -20,31 +20,32 @@ All clients are in this process. A policy is learned on data that one party has,
 for this, and a federation uses the policy afterwards. Learning needs the extra `rl`.
 """
 
-import contextlib
 import dataclasses
+import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from graphfed.drawing.canvas import picture_file
+from graphfed.drawing.charts import XY, Axis, Series
 from graphfed.errors import GraphfedError, InputError, how_to_install, shown
-from graphfed.files import JsonObject, read_tensors, write_bytes, write_tensors
+from graphfed.files import JsonObject, write_bytes
+from graphfed.methods.fedgraph.learned_policy import PolicyFile, write_policy
 from graphfed.methods.fedgraph.method import METHOD
-from graphfed.methods.fedgraph.policy.result import (
-    LINES,
-    POLICY,
-    SAW_TEST,
-    LearnedPolicy,
-    LearningCheckpoint,
-    draw_returns,
-    learned_in,
+from graphfed.methods.fedgraph.policy.settings import (
+    EPISODES,
+    WINDOW,
+    DDPGConfig,
+    RewardConfig,
+    take_settings,
 )
-from graphfed.methods.fedgraph.policy.settings import EPISODES, DDPGConfig, RewardConfig, take_settings
-from graphfed.methods.fedgraph.sampling_policies import PolicyFile, write_policy
 from graphfed.methods.references import REFERENCES
 from graphfed.methods.registry import get_method
 from graphfed.methods.settings import only_those
@@ -52,6 +53,7 @@ from graphfed.runs import folder as files
 from graphfed.runs import run as runs
 from graphfed.runs.checkpoint import read_part, write_part
 from graphfed.runs.config import make_config
+from graphfed.runs.folder_schema import Count, FileModel, Integer, Positive, Real
 from graphfed.runs.progress import OnEvent, human_seconds, show_progress, stages_of
 from graphfed.runs.reopen import check_hashes, config_from_json, find_start, read_manifest
 from graphfed.runs.train import Event
@@ -61,19 +63,187 @@ from graphfed.tasks.loading import load_inputs
 from graphfed.tasks.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from graphfed.methods.fedgraph.policy.environment import (
+    from graphfed.methods.fedgraph.policy.ddpg import (
         Episode,
         FederationEnvironment,
         PreparedFederation,
         Reward,
     )
 
+#: The file of the policy, and the file with a line for each episode, in the folder of what learned it.
+POLICY = "policy.safetensors"
+LINES = "episodes.jsonl"
+#: The warning of a reward with on=test.
+SAW_TEST = "the reward is on the test part: what the policy reaches there is no test of it"
 #: Settings of a run that learning does not use.
 _UNUSED = ("patience", "eval_every", "fraction")
 #: What may differ when learning goes on: where files are and how fast they are read.
 _ASIDE = ("data_dir", "threads", "checkpoint_every", "partition_file")
 #: The only process that saves.
 PROCESS = "local"
+
+
+# ---- the result, and the schemas of its files --------------------------------------------------------------
+
+
+class _Accuracies(FileModel):
+    best: Real
+    final: Real
+
+
+class _FinalEpisode(FileModel):
+    value: Real = Field(alias="return")
+    accuracy: _Accuracies
+    modelled_seconds: Real
+
+
+class _Details(FileModel):
+    kept_episode: Count
+
+
+class _Seconds(FileModel):
+    rounds: Real
+    evaluation: Real
+    learning: Real
+
+
+class PolicyResult(FileModel):
+    """The content of result.json of a learned policy."""
+
+    dataset: str
+    clients: Positive
+    partition: str
+    seed: Integer
+    rounds: Positive
+    reward: JsonObject
+    policy_saw_test: bool
+    returns: Annotated[list[Real], Field(min_length=1)]
+    final: _FinalEpisode
+    details: _Details
+    seconds: _Seconds
+    peak_rss_mb: Real
+    hashes: dict[str, str]
+    versions: dict[str, str]
+
+
+class EpisodeLine(FileModel):
+    """A line of episodes.jsonl of a policy."""
+
+    episode: Positive
+    value: float = Field(alias="return")
+
+
+class LearningCheckpoint(FileModel):
+    """The content of checkpoint/round-*/local.json of a policy, which is written after every episode."""
+
+    version: Integer
+    sha256: str
+    episodes: Annotated[list[EpisodeLine], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class LearnedPolicy:
+    """The result of learning, under the names of result.json.
+
+    Attributes:
+        reward: target, omega, alpha, beta, on, clock, and the origin of target and alpha.
+        policy_saw_test: Whether the reward is the accuracy on the test part.
+        final: The episode without noise, with the seed's own weights: a line, and its `rounds`.
+        details: The number of components, and the episode after which the actor is the policy.
+    """
+
+    dataset: str
+    clients: int
+    partition: str
+    seed: int
+    rounds: int
+    reward: JsonObject
+    policy_saw_test: bool
+    episodes: tuple[JsonObject, ...]
+    final: JsonObject
+    details: JsonObject
+    seconds: dict[str, float]
+    peak_rss_mb: float
+    hashes: dict[str, str]
+    versions: dict[str, str]
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        """The file of the policy."""
+        return self.folder / POLICY
+
+    def summary(self) -> str:
+        """Describe the policy for a screen.
+
+        Returns:
+            Lines of text.
+        """
+        part = "test" if self.policy_saw_test else "validation"
+        final, accuracy = self.final, self.final["accuracy"]
+        size = max(1, min(WINDOW, len(self.episodes) // 2))
+        ends = (self.episodes[:size], self.episodes[-size:])
+        first, last = (np.mean([line["return"] for line in end]) for end in ends)
+        lines = [
+            f"policy on {self.dataset}: {self.clients} clients, {self.partition}, seed {self.seed}; "
+            f"{len(self.episodes)} episodes of {self.rounds} rounds",
+            f"return: {first:.2f} in the first {size} episodes, {last:.2f} in the last {size}",
+            f"kept: the actor after episode {self.details['kept_episode']}",
+            f"without noise: return {final['return']:.2f}; {part} accuracy {accuracy['best']:.4g}, in the "
+            f"last round {accuracy['final']:.4g}; {final['modelled_seconds']:.3g} modelled seconds",
+        ]
+        if self.policy_saw_test:
+            lines.append(SAW_TEST)
+        use = shlex.join(["--set", "policy=ddpg", "--set", f"policy_file={self.file}"])
+        return "\n".join([*lines, f"use it in runs of fedgraph as here: {use}", f"files: {self.folder}"])
+
+    def to_json(self) -> JsonObject:
+        """Return the policy as plain data.
+
+        Returns:
+            The content of result.json, with the number of the episodes and their returns.
+        """
+        returns = [line["return"] for line in self.episodes]
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "folder"}
+        return {**files.plain_object(fields), "episodes": len(returns), "returns": returns}
+
+
+def learned_in(folder: Path) -> LearnedPolicy:
+    """Read the policy that was learned in a folder. Raise InputError if a file is missing or damaged."""
+    content, lines = files.read_json(folder / "result.json", PolicyResult), lines_in(folder)
+    names = {f.name for f in dataclasses.fields(LearnedPolicy)} - {"folder", "episodes"}
+    return LearnedPolicy(**{name: content[name] for name in names}, episodes=tuple(lines), folder=folder)
+
+
+def lines_in(folder: Path) -> list[JsonObject]:
+    """Read episodes.jsonl; no lines if the file is missing. Raise InputError if it is damaged."""
+    path = folder / LINES
+    lines = files.read_lines(path, EpisodeLine) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if line["episode"] != number:
+            raise InputError(
+                f"{path} is damaged (line {number} is of no episode {number}); learn anew, in another folder"
+            )
+    return lines
+
+
+def draw_returns(title: str, lines: Sequence[Mapping[str, Any]], kept: int) -> bytes:
+    """Draw the return of every episode, its mean over the last ten, and where the actor is kept."""
+    returns = np.array([line["return"] for line in lines])
+    numbers = np.arange(1, len(returns) + 1)
+    sums = np.concatenate([[0.0], returns.cumsum()])
+    since = np.maximum(numbers - WINDOW, 0)
+    means = (sums[numbers] - sums[since]) / (numbers - since)
+    series = [
+        Series("an episode", numbers, returns, place=5, dash="", marker="o"),
+        Series(f"mean of the last {WINDOW}", numbers, means, marker=""),
+        Series("the actor is kept", [kept], [means[kept - 1]], place=1, dash="", marker="o", size=7.0),
+    ]
+    chart = XY(series, Axis("episode", whole=True), Axis("discounted return"), height=3.4)
+    return picture_file(f"{title}: return of each episode", [[chart]])
+
+
+# ---- the command -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,16 +301,9 @@ def learn_policy(
     """Learn a sampling policy of FedGraph by DDPG.
 
     Args:
-        data: As in `run`.
-        clients: As in `run`.
-        partition: As in `run`.
-        split: As in `run`.
+        data, clients, partition, split, seed, device, threads, data_dir: As in `run`.
         episodes: The number of episodes, the first of them with random decisions.
         rounds: The rounds of an episode; default: 300.
-        seed: As in `run`.
-        device: As in `run`.
-        threads: As in `run`.
-        data_dir: As in `run`.
         out: The folder; None for ``runs/policy-<data>-<time>``. If it holds the same question, learning goes
             on there, after the last episode that ended.
         progress: Whether to show progress on stderr.
@@ -207,7 +370,6 @@ def resume_policy(
     Args:
         data: The data, if it was an object in Python.
         data_dir: The folder where the data files are now.
-        progress: Whether to show progress on stderr.
 
     Raises:
         InputError, GraphfedError, Interrupted: As `runs.reopen.resume`.
@@ -259,7 +421,7 @@ def _learn(
     folder, whose manifest is completed and written here.
     """
     from graphfed.methods.fedgraph.policy import ddpg
-    from graphfed.methods.fedgraph.policy.environment import Reward, prepare_federation, run_policy
+    from graphfed.methods.fedgraph.policy.ddpg import Reward, prepare_federation, run_policy
 
     config, began = question.config, time.perf_counter()
     saw_test = question.reward.on == "test"
@@ -281,7 +443,10 @@ def _learn(
             runs.keep_partition(folder, config, inputs)
         with files.writing_into(folder):
             with listening() as work.stop_request:
-                policy, details = learn(work)
+                work.begin()
+                policy, details = ddpg.learn(
+                    work, question.learning, question.episodes, config.seed, config.device
+                )
                 # Without noise, and from the weights of the seed itself, as a run with this policy and seed.
                 projection = {name: tensor for name, tensor in policy.items() if name.startswith("pca.")}
                 final = run_policy(work.environment(projection), policy, work.stop_if_asked)
@@ -325,7 +490,7 @@ def _reward(
     question: Question, inputs: Inputs, federation: "PreparedFederation", on_event: OnEvent | None
 ) -> JsonObject:
     """Return the settings of the reward with their defaults computed, and the origin of target and alpha."""
-    from graphfed.methods.fedgraph.policy.environment import seconds_of_full_round
+    from graphfed.methods.fedgraph.policy.ddpg import seconds_of_full_round
 
     def say(text: str) -> None:
         if on_event is not None:
@@ -391,12 +556,7 @@ def _described(question: Question, learned: LearnedPolicy, federation: "Prepared
 
 @dataclass
 class Learning:
-    """The state of learning.
-
-    Attributes:
-        lines: Of the episodes that are done, as in episodes.jsonl.
-        tensors: Of the newest checkpoint.
-    """
+    """The state of learning in a folder (`ddpg.Progress`)."""
 
     question: Question
     federation: "PreparedFederation"
@@ -411,7 +571,7 @@ class Learning:
 
     def environment(self, projection: Mapping[str, Tensor] | None = None) -> "FederationEnvironment":
         """Return the federation as an environment, whose next episode is the one after those done."""
-        from graphfed.methods.fedgraph.policy.environment import FederationEnvironment
+        from graphfed.methods.fedgraph.policy.ddpg import FederationEnvironment
 
         return FederationEnvironment(
             self.federation,
@@ -426,11 +586,9 @@ class Learning:
         return files.plain_object(episode.to_json(self.question.learning.gamma, self.federation.counts))
 
     def restore(self, episode: int) -> None:
-        """Read the checkpoint that was written after an episode.
+        """Read the checkpoint that was written after an episode. Raise InputError if it cannot be used."""
+        from graphfed.methods.fedgraph.policy.ddpg import readable
 
-        Raises:
-            InputError: The checkpoint cannot be used.
-        """
         checkpoints = self.folder / files.CHECKPOINTS
         with readable(checkpoints):
             content, arrays = read_part(checkpoints, episode, PROCESS, LearningCheckpoint)
@@ -443,11 +601,7 @@ class Learning:
         self._since = self._done, time.perf_counter()
 
     def stop_if_asked(self) -> None:
-        """Stop if that was requested.
-
-        Raises:
-            Interrupted: A stop was requested.
-        """
+        """Raise Interrupted if a stop was requested."""
         if self.stop_request.asked:
             raise Interrupted(f"stopped after episode {len(self.lines)}")
 
@@ -462,13 +616,10 @@ class Learning:
         self._report("note", text)
 
     def add(self, episode: "Episode", tensors: dict[str, Tensor], *, actions: str) -> None:
-        """Save an episode that is over, and show a line.
+        """Save an episode that is over, and show a line. Raise OSError if the disk refuses the files.
 
         Args:
             actions: What the actions were, for the line.
-
-        Raises:
-            OSError: The disk refuses the files.
         """
         line = {"episode": len(self.lines) + 1, "actions": actions, **self.line_of(episode)}
         self.lines.append(line)
@@ -500,64 +651,3 @@ class Learning:
             spent = (time.perf_counter() - began) * self._done / max(self._done - before, 1)
             sent = self.federation.fed.ledger.counted_bytes
             self.on_event(Event(phase, self._done, total, None, sent, spent, note))
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Use a checkpoint in a block.
-
-    Raises:
-        InputError: The block failed.
-    """
-    try:
-        yield
-    except Exception as error:
-        raise InputError(
-            f"the checkpoint {path} cannot be used ({type(error).__name__}: {str(error)[:200]}); learn anew, "
-            "in another folder"
-        ) from None
-
-
-def learn(work: Learning) -> tuple[dict[str, Tensor], JsonObject]:
-    """Learn from the first episode on, or after the last of `work.lines` (FedGraph, Alg. 4).
-
-    Returns:
-        The tensors of the policy's file, and details for the result.
-
-    Raises:
-        OSError: The disk refuses a file.
-        InputError: A checkpoint is damaged.
-        Interrupted: A stop was requested.
-    """
-    from graphfed.methods.fedgraph.policy import ddpg
-
-    question, seed, rounds = work.question, work.question.config.seed, work.question.rounds
-    config = question.learning
-    work.begin()
-    if not work.lines:
-        first = ddpg.run_first_episode(work.environment(), config, seed, work.after_round, work.note)
-        episode, transitions, projection = first
-        write_tensors(work.transitions_of(1), transitions)
-        work.add(episode, projection, actions="uniform")
-    projection = {name: tensor for name, tensor in work.tensors.items() if name.startswith("pca.")}
-    buffer = ddpg.buffer_size(config, question.episodes, rounds)
-    environment = work.environment(projection)
-    agent = ddpg.make_agent(environment, config, buffer, seed, question.config.device)
-    if len(work.lines) > 1:  # it is as it was made until the second episode
-        with readable(work.folder / files.CHECKPOINTS):
-            ddpg.restore(agent, work.tensors)
-    for number in range(1, len(work.lines) + 1):
-        with readable(work.transitions_of(number)):
-            ddpg.add_transitions(agent, read_tensors(work.transitions_of(number))[0])
-    kept = ddpg.tensors_under(work.tensors, "kept.")
-    returns = [line["return"] for line in work.lines]
-    for number in range(len(work.lines) + 1, question.episodes + 1):
-        episode = ddpg.run_later_episode(agent, environment, seed, number, work.after_round)
-        returns.append(episode.discounted_return(config.gamma))
-        if ddpg.select_episode(returns) == number:
-            kept = ddpg.actor_tensors(agent)
-        write_tensors(work.transitions_of(number), ddpg.transitions_of(agent, rounds))
-        of_actor = {f"kept.{name}": tensor for name, tensor in kept.items()}
-        work.add(episode, {**projection, **of_actor, **ddpg.agent_tensors(agent)}, actions="noisy")
-    details = {"components": len(projection["pca.components"]), "kept_episode": ddpg.select_episode(returns)}
-    return {**kept, **projection}, details

@@ -11,17 +11,17 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.files import read_tensors, write_tensors
 from graphfed.methods.fedgraph.config import Sampling
-from graphfed.methods.fedgraph.sampling_policies import (
+from graphfed.methods.fedgraph.learned_policy import (
     MIN_PROBABILITY,
     PolicyFile,
     act,
     check_fits,
-    fixed_decision,
     make_decision,
     project,
     read_policy,
     write_policy,
 )
+from graphfed.methods.fedgraph.method import fixed_decision
 
 CLIENTS, LAYERS, WEIGHTS, COMPONENTS, HIDDEN = 2, 3, 7, 4, 5
 SEEN, ACTION = (CLIENTS + 1) * COMPONENTS, CLIENTS * (1 + LAYERS)

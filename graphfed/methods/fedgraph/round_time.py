@@ -1,4 +1,8 @@
-"""The balanced policy (ours): every client draws as many training nodes as it can within the same time.
+"""The time of a round (ours): its modelled duration, and the balanced policy, with which every client draws
+as many training nodes as it can within the same time.
+
+The paper measures time. The modelled duration does not depend on the machine (docs/papers/fedgraph.md,
+"Modelled time").
 
 A round lasts as long as its slowest client, so time that a faster client leaves unused costs nothing to use.
 The server measures each client's seconds in a few rounds with different sizes of the mini-batches, fits a
@@ -29,6 +33,13 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from graphfed.methods.fedgraph.client_graphs import ClientGraph, Layer, fraction_of
+from graphfed.methods.fedgraph.config import ModelledTime
+from graphfed.random import fold, uniform
+
+#: Operations of a step of Adam for one weight.
+STEP_OPERATIONS = 10
+
 #: The rounds whose seconds are used: four with planned fractions, and four with the solution so far.
 PLANNED_ROUNDS, MEASURED_ROUNDS = 4, 8
 #: How often each of them is repeated if its seconds are of a clock. The median counts, so that neither the
@@ -50,78 +61,89 @@ BISECTIONS = 50
 OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0)
 
 
-@dataclass(frozen=True)
-class TimeModel:
-    """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(q_k u).
-
-    phi_k(x) = 1 - (1 - x)^d_k is the fraction of nodes that are needed: a node that d drawn nodes may have as
-    a neighbour is needed with probability phi.
-
-    Attributes:
-        base: b, the seconds that do not depend on the mini-batches, [K].
-        own: o, the seconds for all of a client's own training nodes, [K].
-        answers: a, the seconds for the requests of all training nodes of all clients, [K].
-        overlap: d, at least 1, [K].
-    """
-
-    base: Tensor
-    own: Tensor
-    answers: Tensor
-    overlap: Tensor
-
-    def seconds(self, fractions: Tensor, counts: Tensor, requests: Tensor | float = 1.0) -> Tensor:
-        """Compute the seconds of every client.
-
-        Args:
-            fractions: s, [K].
-            counts: n, the number of training nodes of each client, [K].
-            requests: q, [K].
-
-        Returns:
-            t, [K].
-        """
-        drawn = drawn_fraction(fractions, counts)
-        requested = self.answers * needed_fraction(requests * drawn, self.overlap)
-        # Eq. (16)
-        return self.base + self.own * needed_fraction(fractions, self.overlap) + requested
+# ---- the modelled duration of a round ----------------------------------------------------------------------
 
 
-def needed_fraction(fractions: Tensor, overlap: Tensor) -> Tensor:
-    """Compute phi(x) = 1 - (1 - x)^d.
+def zero_operations(graph: ClientGraph) -> Tensor:
+    """Return the counts of operations at the start of a round: zeros, [K] float64."""
+    return torch.zeros(graph.num_clients, dtype=torch.float64, device=graph.client.device)
+
+
+def add_operations(
+    done: Tensor, graph: ClientGraph, number: int, widths: tuple[int, ...], layer: Layer
+) -> Tensor:
+    """Add the floating-point operations of a layer in a training step, forward and backward.
+
+    A product with its sum counts as two operations.
 
     Args:
-        fractions: x, broadcast with d.
-        overlap: d.
-
-    Returns:
-        phi(x).
+        done: The operations so far of each client, [K] float64.
+        number: The number of the layer, from 0.
+        widths: The widths of the embeddings that enter each layer and that leave the last one.
     """
-    return 1 - (1 - fractions) ** overlap
+    width_in, width_out = widths[number], widths[number + 1]
+    enters = _used_rows(graph, layer)
+    if number == 0:
+        # h W and the gradient of W; the features need no gradient.
+        products = 2 * 2 * graph.num_nonzero[enters].double() * width_out
+    else:
+        products = torch.full_like(enters, 3 * 2 * width_in * width_out).double()
+    edges = layer.adjacency.indptr.diff().double() * (2 * 2 * width_out)
+    operations = zero_operations(graph)
+    operations.index_add_(0, graph.client[enters], products)
+    return done + operations.index_add_(0, graph.client[layer.out], edges)
 
 
-def drawn_fraction(fractions: Tensor, counts: Tensor) -> Tensor:
-    """Compute u, the fraction of all clients' training nodes that is drawn.
+def _used_rows(graph: ClientGraph, layer: Layer) -> Tensor:
+    """Return the rows that a layer needs, which are not all that enter it if all rows do (`TAKE_ALL`)."""
+    if len(layer.rows) < graph.num_rows:
+        return layer.rows
+    is_used = torch.zeros(layer.adjacency.shape[1], dtype=torch.bool, device=layer.rows.device)
+    is_used[layer.adjacency.indices.long()] = True
+    if layer.sent is not None:
+        is_used[layer.sent] = True
+    return layer.rows[is_used[: len(layer.rows)]]
+
+
+def modelled_seconds(
+    graph: ClientGraph,
+    operations: Tensor,
+    before: Tensor,
+    after: Tensor,
+    parameters: int,
+    local_steps: int,
+    time: ModelledTime,
+) -> Tensor:
+    """Compute the modelled duration of a round at each client, [K] float64: operations over the client's
+    speed, plus bytes over its bandwidth.
 
     Args:
-        fractions: s, [..., K].
-        counts: n, the number of training nodes of each client, [K].
-
-    Returns:
-        u, [...].
+        operations: The operations of the round's layers, [K].
+        before: Bytes that each client had sent and received before the round, [K].
+        after: The same after the round, [K].
+        parameters: n_W, the number of weights.
     """
-    # Eq. (15)
-    return (fractions * counts).sum(-1) / counts.sum().clamp(min=1)
+    operations = operations + STEP_OPERATIONS * parameters * local_steps
+    # Speeds and bandwidths do not depend on the seed of the run.
+    speed, bandwidth = (
+        median * time.spread ** (2 * uniform(fold(0, "fedgraph", purpose), graph.client_ids)[:, 0] - 1)
+        for purpose, median in (("speed", time.speed), ("bandwidth", time.bandwidth))
+    )
+    return operations / speed + (after - before).double() / bandwidth
 
 
-# ---- measuring ---------------------------------------------------------------------------------------------
+def measured_seconds(before: Tensor, after: Tensor) -> Tensor:
+    """Compute the measured duration of a round at each client, [K], from the seconds that it had worked
+    before and after the round, by its clock.
+    """
+    return after - before
+
+
+# ---- the balanced policy: measuring ------------------------------------------------------------------------
 
 
 def first_balance(counts: Tensor, repeats: int = 1, limits_requests: bool = False) -> dict[str, Tensor]:
-    """Return what the server knows before the first round.
-
-    Args:
-        counts: The number of training nodes of each client, [K].
-        repeats: How often each measured round is repeated.
+    """Return what the server knows before the first round; repeats: how often a measured round is repeated.
 
     Returns:
         fractions [R, K] and seconds [R, K] of the measured rounds, how many there are (measured), and the
@@ -146,14 +168,10 @@ def balanced_decision(balance: dict[str, Tensor], counts: Tensor, layers: int) -
     """Compute the decision of a round: the next fractions, all neighbours, and the requests if these are
     decided.
 
-    Args:
-        counts: n, the number of training nodes of each client, [K].
-        layers: L, the layers of the network.
-
     Returns:
         The decision, [K, 1 + L] float64; [K, 1 + L + K] with the requests of each client to every other.
     """
-    kappa = (balance["next"] * counts).round().clamp(min=1).minimum(counts.double())
+    kappa = fraction_of(counts, balance["next"])
     parts = [kappa[:, None], kappa.new_ones(len(counts), layers)]
     if "next_requests" in balance:
         parts.append(balance["next_requests"].expand(len(counts), -1))
@@ -173,7 +191,6 @@ def add_measurement(
         balance: What the server knew before the round.
         decision: The decision of the round, [K, 1 + L] or [K, 1 + L + K].
         seconds: The seconds of each client, [K].
-        counts: n, the number of training nodes of each client, [K].
         round_time: theta, the duration of a round between the shortest (0) and that with all nodes (1).
             None: the best one, with the requests that suit it.
 
@@ -193,12 +210,14 @@ def add_measurement(
     number, repeated = divmod(done + 1, len(balance["seconds"]) // MEASURED_ROUNDS)
     if repeated:
         return found
-    repeats = {name: found[name][: done + 1].view(number, -1, len(counts)) for name in measured}
+    # What follows is small, and fits on the CPU whatever the device is.
+    counts, device = counts.cpu(), counts.device
+    repeats = {name: found[name][: done + 1].view(number, -1, len(counts)).cpu() for name in measured}
     drawn, typical = repeats["fractions"][:, 0], repeats["seconds"].median(1).values
-    if round_time is None:
-        best = _best_next(drawn, typical, counts, repeats["requests"][:, 0])
-        return {**found, "next": best[0], "next_requests": best[1]}
-    return {**found, "next": _next_fractions(drawn, typical, counts, round_time)}
+    if round_time is not None:
+        return {**found, "next": _next_fractions(drawn, typical, counts, round_time).to(device)}
+    fractions, requests = _best_next(drawn, typical, counts, repeats["requests"][:, 0])
+    return {**found, "next": fractions.to(device), "next_requests": requests.to(device)}
 
 
 def _best_next(fractions: Tensor, seconds: Tensor, counts: Tensor, requests: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,11 +228,7 @@ def _best_next(fractions: Tensor, seconds: Tensor, counts: Tensor, requests: Ten
         return torch.full_like(fractions[0], FIRST_FRACTIONS[len(seconds)]), requests[0]
     # The last round has nearly the duration that is wanted.
     duration = float(seconds[-1].max())
-    model = fit_time_model(
-        fractions.cpu(), seconds.cpu(), counts.cpu(), duration, requests.cpu(), prior=PRIOR
-    )
-    found, asked = best_balance(model, counts.cpu())
-    return found.to(counts.device), asked.to(counts.device)
+    return best_balance(fit_time_model(fractions, seconds, counts, duration, requests, PRIOR), counts)
 
 
 def _next_fractions(fractions: Tensor, seconds: Tensor, counts: Tensor, round_time: float) -> Tensor:
@@ -223,8 +238,7 @@ def _next_fractions(fractions: Tensor, seconds: Tensor, counts: Tensor, round_ti
     # Eq. (17)
     shortest, longest = float(seconds[1].max()), float(seconds[0].max())
     duration = shortest + round_time * (longest - shortest)
-    model = fit_time_model(fractions.cpu(), seconds.cpu(), counts.cpu(), duration)
-    return solve_fractions(model, counts.cpu(), duration).to(counts.device)
+    return solve_balance(fit_time_model(fractions, seconds, counts, duration), counts, duration)[0]
 
 
 def _planned(number: int, first: Tensor, counts: Tensor, round_time: float) -> Tensor:
@@ -242,7 +256,45 @@ def _planned(number: int, first: Tensor, counts: Tensor, round_time: float) -> T
     return torch.where(rank % 2 == number % 2, few, more).double()
 
 
-# ---- the model ---------------------------------------------------------------------------------------------
+# ---- the balanced policy: the model of the seconds ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TimeModel:
+    """The seconds of every client, t_k = b_k + o_k phi_k(s_k) + a_k phi_k(q_k u).
+
+    phi_k(x) = 1 - (1 - x)^d_k is the fraction of nodes that are needed: a node that d drawn nodes may have as
+    a neighbour is needed with probability phi.
+
+    Attributes:
+        base: b, the seconds that do not depend on the mini-batches, [K].
+        own: o, the seconds for all of a client's own training nodes, [K].
+        answers: a, the seconds for the requests of all training nodes of all clients, [K].
+        overlap: d, at least 1, [K].
+    """
+
+    base: Tensor
+    own: Tensor
+    answers: Tensor
+    overlap: Tensor
+
+    def seconds(self, fractions: Tensor, counts: Tensor, requests: Tensor | float = 1.0) -> Tensor:
+        """Compute t [K] for the fractions s [K] and requests q [K]; counts: n [K]."""
+        drawn = drawn_fraction(fractions, counts)
+        requested = self.answers * needed_fraction(requests * drawn, self.overlap)
+        # Eq. (16)
+        return self.base + self.own * needed_fraction(fractions, self.overlap) + requested
+
+
+def needed_fraction(fractions: Tensor, overlap: Tensor) -> Tensor:
+    """Compute phi(x) = 1 - (1 - x)^d for fractions x."""
+    return 1 - (1 - fractions) ** overlap
+
+
+def drawn_fraction(fractions: Tensor, counts: Tensor) -> Tensor:
+    """Compute u [...], the fraction of all clients' training nodes that is drawn; fractions: s [..., K]."""
+    # Eq. (15)
+    return (fractions * counts).sum(-1) / counts.sum().clamp(min=1)
 
 
 def fit_time_model(
@@ -261,7 +313,6 @@ def fit_time_model(
     Args:
         fractions: s of R measured rounds, [R, K].
         seconds: t of these rounds, [R, K].
-        counts: n, the number of training nodes of each client, [K].
         duration: T.
         requests: q of these rounds, [R, K]; None: 1.
         prior: The weight of equal o and a, and of an overlap near `PRIOR_OVERLAP`. With fewer than four
@@ -300,7 +351,7 @@ def fit_time_model(
     return TimeModel(*found.unbind(1))
 
 
-# ---- the solution ------------------------------------------------------------------------------------------
+# ---- the balanced policy: the solution ---------------------------------------------------------------------
 
 
 def best_balance(model: TimeModel, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -310,10 +361,6 @@ def best_balance(model: TimeModel, counts: Tensor) -> tuple[Tensor, Tensor]:
     clients' requests, weighted by their training nodes. A round's time that hardly depends on what is drawn
     makes the longest duration the best one, with all nodes and all requests.
 
-    Args:
-        model: The model of the clients' seconds.
-        counts: n, the number of training nodes of each client, [K].
-
     Returns:
         s and q, [K] float64 each.
     """
@@ -322,7 +369,7 @@ def best_balance(model: TimeModel, counts: Tensor) -> tuple[Tensor, Tensor]:
     shortest = float(model.seconds(least, counts, 0.0).max())
     best, found = math.inf, (every, every)
     for duration in torch.linspace(longest, shortest, DURATIONS, dtype=torch.float64).tolist():
-        fractions, requests = solve_with_requests(model, counts, duration)
+        fractions, requests = solve_balance(model, counts, duration, least_requests=0.0)
         noise = NOISE * (1 / float(drawn_fraction(fractions, counts)) - 1)
         # Eq. (19)
         needed = duration * (1 + noise + OMISSION * (1 - float(drawn_fraction(requests, counts))))
@@ -331,7 +378,9 @@ def best_balance(model: TimeModel, counts: Tensor) -> tuple[Tensor, Tensor]:
     return found
 
 
-def solve_fractions(model: TimeModel, counts: Tensor, duration: float) -> Tensor:
+def solve_balance(
+    model: TimeModel, counts: Tensor, duration: float, least_requests: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Solve for the fractions that fit in a round: maximise u, subject to t_k <= T and 1 / n_k <= s_k <= 1.
 
     For a given u, client k has room for the s_k with phi_k(s_k) = (T - b_k - a_k phi_k(u)) / o_k. The room
@@ -340,36 +389,15 @@ def solve_fractions(model: TimeModel, counts: Tensor, duration: float) -> Tensor
     height.
 
     Args:
-        model: The model of the clients' seconds.
-        counts: n, the number of training nodes of each client, [K].
         duration: T. If not even one node at each client fits, the shortest duration in which that does is
             taken in its place.
+        least_requests: 1, or 0: a client without time to answer all requests and to draw one node then does
+            not limit u. It is sent requests with the largest probability q_k that leaves it this time.
 
     Returns:
-        s, [K] float64; at least one node of each client, and 1 for a client without training nodes.
+        s and q, [K] float64 each; s has at least one node of each client, and is 1 for a client without
+        training nodes.
     """
-    return _solve(model, counts, duration, 1.0)[0]
-
-
-def solve_with_requests(model: TimeModel, counts: Tensor, duration: float) -> tuple[Tensor, Tensor]:
-    """Solve for fractions and requests that fit in a round.
-
-    As `solve_fractions`, but a client without time to answer all requests and to draw one node does not limit
-    u. It is sent requests with the largest probability q_k that leaves it this time.
-
-    Args:
-        model: The model of the clients' seconds.
-        counts: n, the number of training nodes of each client, [K].
-        duration: T, as in `solve_fractions`.
-
-    Returns:
-        s and q, [K] float64 each.
-    """
-    return _solve(model, counts, duration, 0.0)
-
-
-def _solve(model: TimeModel, counts: Tensor, duration: float, least_requests: float) -> tuple[Tensor, Tensor]:
-    """Return fractions and requests of at least `least_requests`, 0 or 1."""
     numbers = counts.double()
     least, every = 1 / numbers.clamp(min=1), torch.ones_like(numbers)
     duration = max(duration, float(model.seconds(least, counts, least_requests).max()))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphfed.methods.fedgat.receptive_fields import (
+from graphfed.methods.fedgat.client_graphs import (
     Neighbourhood,
     border_ids,
     far_ids,
