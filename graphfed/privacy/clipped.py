@@ -52,7 +52,7 @@ class ClippedNoise:
         """Clip vectors and add noise.
 
         Args:
-            x: [n, ..., H], vectors along the last dimension; they must be finite.
+            x: [n, ..., H], vectors along the last dimension; one that is not finite counts as 0.
 
         Returns:
             [n, ..., H].
