@@ -37,6 +37,11 @@ class ClippedNoise:
         return False
 
     @property
+    def draws_noise(self) -> bool:
+        """Whether each encoding is a release of its own: it is."""
+        return True
+
+    @property
     def deviation(self) -> float:
         """Standard deviation of the noise on each number."""
         return self.noise_multiplier * 2 * self.clip
