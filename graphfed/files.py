@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias
 
 from graphfed.errors import GraphfedError, InputError
 
@@ -121,7 +121,7 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: It is not JSON, holds NaN or an infinity, or is nested too deeply.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels") from None
     # Level by level without recursion, which a deep text could exhaust.
@@ -138,7 +138,12 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels")
 
 
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python's JSON parser accepts (for its `parse_constant`).
+
+    Raises:
+        ValueError: Always.
+    """
     raise ValueError(f"{name} is not JSON")
 
 
