@@ -4,13 +4,14 @@ import errno
 import json
 import math
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias
 
 from graphfed.errors import GraphfedError, InputError
 
@@ -120,7 +121,7 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: It is not JSON, holds NaN or an infinity, or is nested too deeply.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels") from None
     # Level by level without recursion, which a deep text could exhaust.
@@ -137,7 +138,12 @@ def parse_json(text: str | bytes) -> Any:
     raise ValueError(f"it is nested deeper than {MAX_JSON_LEVELS} levels")
 
 
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python's JSON parser accepts (for its `parse_constant`).
+
+    Raises:
+        ValueError: Always.
+    """
     raise ValueError(f"{name} is not JSON")
 
 
@@ -150,19 +156,18 @@ def write_bytes(path: Path, payload: bytes, *, private: bool = False) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, because a rename is atomic only within a file system.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    # The system applies the umask to the mode. To read the umask is to change it, in all threads.
+    create = partial(os.open, mode=0o600 if private else 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb", opener=create) as file:
             file.write(payload)
             file.flush()
             # Before the rename: after a crash the new name must not lead to an empty file.
             os.fsync(file.fileno())
-        # mkstemp makes private files; a result should be readable as any other file of this user.
-        if not private:
-            os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -221,12 +226,6 @@ def read_metadata(path: Path) -> dict[str, str]:
     check_regular(path)
     with safe_open(path, framework="np") as file:
         return dict(file.metadata() or {})
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def plain(value: object) -> Any:

@@ -1,6 +1,7 @@
 """Measures of memory, for predictions of what a run needs, and the limit of a process."""
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,9 +54,17 @@ def allowed_memory(given: int) -> int | None:
     return given or (None if available is None else available // 2)
 
 
+#: The process's own limit, and those of the blocks of `limited_memory` that are running, in any thread. Empty
+#: while none is running.
+_limits: list[int] = []
+_changing = threading.Lock()
+
+
 @contextmanager
 def limited_memory(more: int | None) -> Iterator[None]:
     """Let this process allocate only so much more memory in a block; more fails as on a full machine.
+
+    The limit is that of the process. While several threads are in such blocks, the lowest one holds for all.
 
     Args:
         more: Bytes, in addition to what the process has allocated at the start; None for no limit.
@@ -71,23 +80,38 @@ def limited_memory(more: int | None) -> Iterator[None]:
         return
     # RLIMIT_DATA bounds the private memory of the process, which VmData measures.
     present = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = int(present.split()[1]) * 1024 + more
-    # A limit that is there already stays if it is lower.
-    known = [bound for bound in (before, hard) if bound != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([limit, *known]), hard))
+
+    with _changing:
+        own, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if not _limits:
+            _limits.append(own)
+        _limits.append(limit)
+        _set_lowest(hard)
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+        with _changing:
+            _limits.remove(limit)
+            _set_lowest(hard)
+            if len(_limits) == 1:
+                _limits.clear()
+
+
+def _set_lowest(hard: int) -> None:
+    import resource
+
+    lowest = min((x for x in _limits if x != resource.RLIM_INFINITY), default=resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Tell whether an exception, or one of its causes, says that memory could not be allocated."""
     # Wrappers hide the first error, so the causes are searched too.
     while error is not None:
-        # torch raises RuntimeError for its CPU allocator.
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        # torch has an error of its own for accelerators, and raises RuntimeError for the CPU.
+        of_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+        if isinstance(error, MemoryError) or of_torch:
             return True
         error = error.__cause__ or error.__context__
     return False

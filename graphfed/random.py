@@ -33,6 +33,10 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
+# As torch multiplies by them, once and not in every draw.
+_SIGNED_C1, _SIGNED_C2, _SIGNED_GOLDEN = _signed(_C1), _signed(_C2), _signed(_GOLDEN)
+
+
 def _mix_int(z: int) -> int:
     """Mix 64 bits, as an unsigned integer: the finaliser of SplitMix64."""
     z = ((z ^ (z >> 30)) * _C1) & _MASK
@@ -47,8 +51,8 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
 
 def _mix(z: Tensor) -> Tensor:
     """The same function as `_mix_int`, on int64 tensors."""
-    z = _shifted(z, 30).bitwise_xor_(z).mul_(_signed(_C1))
-    z = _shifted(z, 27).bitwise_xor_(z).mul_(_signed(_C2))
+    z = _shifted(z, 30).bitwise_xor_(z).mul_(_SIGNED_C1)
+    z = _shifted(z, 27).bitwise_xor_(z).mul_(_SIGNED_C2)
     return _shifted(z, 31).bitwise_xor_(z)
 
 
@@ -86,7 +90,7 @@ def entry_words(ids: Tensor, columns: Tensor) -> Tensor:
     Returns:
         [E] int64.
     """
-    return _mix(ids * _signed(_GOLDEN) + columns)
+    return _mix(ids * _SIGNED_GOLDEN + columns)
 
 
 def bernoulli_entries(key: int, words: Tensor, p: float) -> Tensor:
@@ -170,9 +174,9 @@ def bernoulli_rows(key: int, ids: Tensor, width: int, p: float) -> Tensor:
 
 def _row_words(key: int, ids: Tensor, width: int) -> Tensor:
     """Make one 64-bit word for each row id and column: [N, width] int64."""
-    columns = torch.arange(width, device=ids.device) * _signed(_C1)
+    columns = torch.arange(width, device=ids.device) * _SIGNED_C1
     # Mixed twice: first the row under the key, then the column, so that rows and columns cannot cancel.
-    return _mix(_mix(ids * _signed(_GOLDEN) ^ _signed(key))[:, None] + columns)
+    return _mix(_mix(ids * _SIGNED_GOLDEN ^ _signed(key))[:, None] + columns)
 
 
 def uniform(key: int, ids: Tensor, width: int = 1) -> Tensor:

@@ -1,6 +1,7 @@
 """Files are whole or absent, and hold what was given."""
 
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,23 @@ def test_arrays_keep_their_shapes_of_no_dimension_too(tmp_path: Path) -> None:
     for name, array in given.items():
         assert read[name].shape == array.shape
         assert np.array_equal(read[name], array)
+
+
+@pytest.mark.parametrize(("private", "mode"), [(False, 0o640), (True, 0o600)])
+def test_the_umask_decides_who_reads_a_file_and_does_not_change_for_other_threads(
+    private: bool, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask belongs to all threads"))
+        for payload in (b"old", b"new"):
+            files.write_bytes(tmp_path / "file", payload, private=private)
+            assert (tmp_path / "file").read_bytes() == payload
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("kind", NO_FILE)

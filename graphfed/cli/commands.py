@@ -21,6 +21,7 @@ from graphfed.cli.site import app as site
 from graphfed.cli.sweep import sweep
 from graphfed.cli.training import compare, resume, run
 from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
+from graphfed.memory import is_out_of_memory
 from graphfed.runtime.interrupts import stopping
 from graphfed.terminal import open_standard_streams, print_line
 
@@ -101,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GraphfedError as error:
         say(f"error: {one_line(str(error))}")
         return error.exit_code
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         say("error: the memory is not sufficient; use a smaller graph, fewer clients or smaller layers")
         return FAILED
     except OSError as error:

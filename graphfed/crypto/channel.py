@@ -7,9 +7,10 @@ Corruption model: the relay may follow the protocol and be curious, or may be ma
 change, drop, delay, reorder, repeat, reflect and invent messages, and may start sessions. The channel does
 not protect against a dishonest peer.
 
-Security parameter: 128 bits. It rests on X25519 under the gap Diffie-Hellman assumption, HKDF-SHA256 as a
-random oracle, AES-256-GCM, and the unforgeability of RSA-PSS (2048 bits or more) or ECDSA (256 bits or
-more).
+Security parameter: 128 bits, and 112 bits for the identity of a peer whose RSA key has 2048 bits, as in
+FLARE's startup kits (NIST SP 800-57, part 1, table 2). The first rests on X25519 under the gap Diffie-Hellman
+assumption, HKDF-SHA256 as a random oracle and AES-256-GCM, and identity on the unforgeability of RSA-PSS
+(2048 bits or more; 128 bits from 3072) or ECDSA (256 bits or more).
 
 What leaks to the relay: the sites' names and certificates, which sites talk to each other and when, and the
 size of every message (`OVERHEAD` bytes more than the contents).
@@ -42,11 +43,11 @@ The guarantees, and what they rest on (tests/crypto/test_channel.py has a test f
   deleted when the handshake is finished. A person who obtains a site's files later cannot read recorded
   messages. (Python does not erase memory, and a large quantum computer would break X25519.)
 - *Contents and integrity.* A nonce never occurs twice under a key: numbers only increase, and a handshake
-  gives one channel, which cannot be copied and cannot seal in a forked process. A key seals at most 2^40
-  blocks of 16 bytes (16 TiB). By the bounds of Iwata, Ohashi and Minematsu (Crypto 2012) for 96-bit nonces,
-  with AES as a random permutation, the sealed bytes can be distinguished from random bytes with advantage
-  at most 2^80 / 2^129 = 2^-49, and one of v forged messages of l blocks opens with additional probability
-  at most v (l + 1) / 2^128.
+  gives one channel, in the process that began it; a channel cannot be copied and cannot seal in a forked
+  process. A key seals at most 2^40 blocks of 16 bytes (16 TiB). By the bounds of Iwata, Ohashi and
+  Minematsu (Crypto 2012) for 96-bit nonces, with AES as a random permutation, the sealed bytes can be
+  distinguished from random bytes with advantage at most 2^80 / 2^129 = 2^-49, and one of v forged messages
+  of l blocks opens with additional probability at most v (l + 1) / 2^128.
 
 Limits. The relay can block every message. Messages open in any order and more than once: the caller must
 discard repetitions by label. Therefore **the sender must give every message of a session a label of its
@@ -63,6 +64,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+from graphfed.crypto.errors import ProtocolError
 from graphfed.errors import GraphfedError, InputError, how_to_install, shown
 from graphfed.files import read_regular
 
@@ -71,11 +73,12 @@ try:
     from cryptography.exceptions import InvalidSignature, InvalidTag
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
     from cryptography.x509.oid import NameOID
     from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store, VerificationError
+
+    from graphfed.crypto.pairwise import KeyPair
 except ImportError:
     raise InputError(
         "encryption between sites needs the package cryptography (45 or newer), which is not installed; "
@@ -217,13 +220,9 @@ def check_signature(root: x509.Certificate, encoded: bytes, message: bytes, sign
         ChannelError: The certificate cannot be trusted, or the signature is wrong.
     """
     try:
-        certificate = x509.load_der_x509_certificate(encoded)
-    except Exception as error:  # unknown bytes can break a parser in many ways
-        raise ChannelError(f"its certificate cannot be read ({type(error).__name__})") from None
-    try:
-        name = _site_of(certificate, root)
+        certificate, name = _trusted(encoded, root)
     except ValueError as why:
-        raise ChannelError(f"its certificate cannot be trusted: {why}") from None
+        raise ChannelError(str(why)) from None
     if not _is_signed(certificate, message, signature):
         raise ChannelError(
             f"it was altered after {shown(name)} had signed it, or another participant made it"
@@ -231,6 +230,22 @@ def check_signature(root: x509.Certificate, encoded: bytes, message: bytes, sign
     # FLARE's form of a role.
     roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
     return Signer(name, ", ".join(str(role.value) for role in roles))
+
+
+def _trusted(encoded: bytes, root: x509.Certificate) -> tuple[x509.Certificate, str]:
+    """Read a certificate that arrived, and return it with the name for which `root` has signed it.
+
+    Raises:
+        ValueError: It cannot be read or trusted.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(encoded)
+    except Exception as error:  # unknown bytes can break a parser in many ways
+        raise ValueError(f"its certificate cannot be read ({type(error).__name__})") from None
+    try:
+        return certificate, _site_of(certificate, root)
+    except ValueError as why:
+        raise ValueError(f"its certificate cannot be trusted: {why}") from None
 
 
 def _pss() -> padding.PSS:
@@ -355,15 +370,16 @@ class Handshake:
         offer: What the peer needs. It contains nothing secret.
     """
 
-    def __init__(self, identity: Identity, peer: str, session: str, ephemeral: X25519PrivateKey) -> None:
+    def __init__(self, identity: Identity, peer: str, session: str, ephemeral: KeyPair) -> None:
         self.identity, self.peer, self.session = identity, peer, session
-        self._ephemeral: X25519PrivateKey | None = ephemeral
+        self._ephemeral: KeyPair | None = ephemeral
+        self._lock, self._process = threading.Lock(), os.getpid()
         signed = _PROTOCOL + _joined(
             session.encode(),
             identity.name.encode(),
             peer.encode(),
-            ephemeral.public_key().public_bytes_raw(),
-            identity.certificate.public_bytes(serialization.Encoding.DER),
+            ephemeral.public,
+            identity.encoded_certificate,
         )
         self.offer = signed + _joined(identity.sign(signed))
 
@@ -393,7 +409,7 @@ class Handshake:
                 f"a channel connects two different sites, and both are {shown(peer)}; give another "
                 "site as peer"
             )
-        return cls(identity, peer, session, X25519PrivateKey.generate())
+        return cls(identity, peer, session, KeyPair())
 
     def finish(self, remote_offer: bytes) -> "Channel":
         """Check the peer's offer and derive the channel. The handshake's private key is then deleted.
@@ -405,28 +421,33 @@ class Handshake:
             The channel to the peer.
 
         Raises:
-            ChannelError: The peer did not make this offer for this site and session, or the handshake has
-                already given its channel (a second channel would repeat the nonces of the first).
+            ChannelError: The peer did not make this offer for this site and session, the handshake has
+                already given its channel, or this process was forked.
         """
-        if self._ephemeral is None:
-            raise ChannelError("this handshake has already given its channel; begin a new handshake")
-        public = self._check_offer(remote_offer)
-        try:
-            shared = self._ephemeral.exchange(public)
-        except ValueError:  # the shared secret is all zeros
-            raise self._refused(
-                "its key is a point of low order, with which the shared secret is public"
-            ) from None
-        # The hash of both offers is the salt: who saw another offer derives other keys.
-        # Order the offers by name, so that both sites compute the same hash.
-        offers = sorted([(self.identity.name, self.offer), (self.peer, remote_offer)])
-        both = hashlib.sha256(_joined(*(offer for _, offer in offers))).digest()
-        secret = HKDF(hashes.SHA256(), 32, salt=both, info=_PROTOCOL).derive(shared)
-        # Only after success: a wrong offer leaves the handshake waiting for the right one.
-        self._ephemeral = None
+        # Two channels of one handshake, here or in a forked process, would have the same keys and nonces.
+        if os.getpid() != self._process:
+            raise ChannelError(
+                "a forked process cannot finish its parent process's handshake; begin a new handshake there"
+            )
+        with self._lock:
+            if self._ephemeral is None:
+                raise ChannelError("this handshake has already given its channel; begin a new handshake")
+            public = self._check_offer(remote_offer)
+            # The hash of both offers is the salt: who saw another offer derives other keys.
+            # Order the offers by name, so that both sites compute the same hash.
+            offers = sorted([(self.identity.name, self.offer), (self.peer, remote_offer)])
+            both = hashlib.sha256(_joined(*(offer for _, offer in offers))).digest()
+            try:
+                secret = self._ephemeral.agree(public, _PROTOCOL, 32, salt=both)
+            except ProtocolError:
+                raise self._refused(
+                    "its key is a point of low order, with which the shared secret is public"
+                ) from None
+            # Only after success: a wrong offer leaves the handshake waiting for the right one.
+            self._ephemeral = None
         return Channel(self.identity.name, self.peer, secret)
 
-    def _check_offer(self, offer: bytes) -> X25519PublicKey:
+    def _check_offer(self, offer: bytes) -> bytes:
         """Check every field of the peer's offer and return its key."""
         try:
             signed, session, sender, receiver, public, encoded, signature = _split_offer(offer)
@@ -446,20 +467,16 @@ class Handshake:
                     f"{shown(expected)}"
                 )
         try:
-            certificate = x509.load_der_x509_certificate(encoded)
-        except Exception as error:  # unknown bytes can break a parser in many ways
-            raise self._refused(f"its certificate cannot be read ({type(error).__name__})") from None
-        try:
             # The offer brings its own certificate, so who it names must be checked before its signature
             # counts.
-            name = _site_of(certificate, self.identity.root)
+            certificate, name = _trusted(encoded, self.identity.root)
         except ValueError as why:
-            raise self._refused(f"its certificate cannot be trusted: {why}") from None
+            raise self._refused(str(why)) from None
         if name != self.peer:
             raise self._refused(f"its certificate belongs to {shown(name)}")
         if not _is_signed(certificate, signed, signature):
             raise self._refused("its signature is wrong: the offer was altered, or another site made it")
-        return X25519PublicKey.from_public_bytes(public)
+        return public
 
     def _refused(self, why: str) -> ChannelError:
         return ChannelError(f"the offer that arrived from {shown(self.peer)} is refused: {why}")

@@ -380,7 +380,7 @@ class Evaluator:
         Args:
             sealed: m rows, each in a unit of its own (`Layout.repeat`), uint8 [m * pieces,
                 ciphertext_bytes].
-            weights: Plaintext weights [n, m], without duplicate entries.
+            weights: Plaintext weights [n, m], as `checked_weights` allows.
             unit: The unit of each result, int [n].
             place: The place of each result in its unit, int [n].
             layout: The layout of the rows, the same as in `sealed`.
@@ -456,14 +456,14 @@ def members_of(group: np.ndarray, count: int) -> list[np.ndarray]:
 
 
 def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) -> sp.csr_matrix:
-    """Check the weights of weighted sums, and remove stored zeros.
+    """Check the weights of weighted sums, add duplicate entries up, and remove stored zeros.
 
     Args:
         weights: Plaintext weights [n, m]; the matrix stays as it is.
         columns: m, the number of ciphertexts or rows of them.
 
     Returns:
-        The weights without stored zeros.
+        The weights, each stored once, and none that is zero.
 
     Raises:
         InputError: The set does not support products, the number of columns is wrong, a row is all zero, or
@@ -475,6 +475,7 @@ def checked_weights(chosen: Parameters, weights: sp.csr_matrix, columns: int) ->
             "numbers; use the set 'product'"
         )
     matrix = sp.csr_matrix(weights, copy=True)
+    matrix.sum_duplicates()
     matrix.eliminate_zeros()
     if matrix.shape[1] != columns:
         raise InputError(f"weights for {matrix.shape[1]} ciphertexts were given, and there are {columns}")

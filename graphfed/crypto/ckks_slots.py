@@ -228,13 +228,18 @@ class Layout:
 
         Returns:
             Slots, float64 [count * pieces, slots]; free slots are 0.
+
+        Raises:
+            IndexError: A unit has no such place, here and in `unpack`.
         """
-        cells = np.zeros((count, self.pieces * self.slots), dtype=np.float64)
-        # Place by place: one assignment for all units.
-        for at in range(self.rows):
-            here = place == at
-            cells[unit[here], at * self.width : (at + 1) * self.width] = rows[here]
-        return cells.reshape(count * self.pieces, self.slots)
+        cells = np.zeros((count * self.pieces, self.slots), dtype=np.float64)
+        self._places(cells)[unit, place] = rows
+        return cells
+
+    def _places(self, slots: np.ndarray) -> np.ndarray:
+        """View the slots of units as rows at their places, [count, rows, width]."""
+        cells = slots.reshape(-1, self.pieces * self.slots)
+        return cells[:, : self.rows * self.width].reshape(len(cells), self.rows, self.width)
 
     def repeat(self, rows: np.ndarray) -> np.ndarray:
         """Place each row in a unit of its own, as often as it fits, for `Evaluator.weighted_rows`.
@@ -260,11 +265,7 @@ class Layout:
         Returns:
             Rows, float64 [n, width].
         """
-        cells = slots.reshape(-1, self.pieces * self.slots)
-        rows = np.empty((len(unit), self.width), dtype=np.float64)
-        for at in range(self.rows):
-            here = place == at
-            rows[here] = cells[unit[here], at * self.width : (at + 1) * self.width]
+        rows: np.ndarray = self._places(slots)[unit, place]
         return rows
 
 

@@ -1,11 +1,11 @@
 """Cryptographic primitives between two participants, from the package `cryptography`.
 
 Secure aggregation uses key agreement, sealed messages and masks between two clients whose messages a server
-relays. Key agreement is X25519 (RFC 7748): the shared secret can be computed only with the private key of
-one of the two clients. HKDF-SHA256 (RFC 5869) derives one key for each purpose. A sealed message is
-AES-256-GCM under a key that seals one message only, so its nonce is fixed. A mask is the key stream of
-AES-256 in counter mode under a key of 256 random bits that is used for one mask only. Without the key, a
-mask cannot be distinguished from uniform words.
+relays, and `channel` the same key agreement. It is X25519 (RFC 7748): the shared secret can be computed only
+with the private key of one of the two. HKDF-SHA256 (RFC 5869) derives one key for each purpose. A sealed
+message is AES-256-GCM under a key that seals one message only, so its nonce is fixed. A mask is the key
+stream of AES-256 in counter mode under a key of 256 random bits that is used for one mask only. Without the
+key, a mask cannot be distinguished from uniform words.
 
 Oblivious transfer uses points of the curve P-256, and AES-128 as a stream cipher and as a fixed
 permutation.
@@ -72,13 +72,15 @@ class KeyPair:
         """The private key, 32 bytes. It is enough to compute every secret of this pair."""
         return self._private.private_bytes_raw()
 
-    def agree(self, public: bytes, purpose: bytes, length: int) -> bytes:
+    def agree(self, public: bytes, purpose: bytes, length: int, *, salt: bytes | None = None) -> bytes:
         """Compute a secret that only the owners of the two keys can compute.
 
         Args:
             public: The other client's public key, 32 bytes.
             purpose: What the secret is for; another purpose gives an independent secret.
             length: Number of bytes of the secret, at most 8160 (RFC 5869).
+            salt: What else both owners must have in common, such as the hash of what they have sent; None
+                for nothing.
 
         Returns:
             The secret, `length` bytes.
@@ -94,8 +96,8 @@ class KeyPair:
                 "a client's public key is a point of low order, with which the shared secret is "
                 "public; refused"
             ) from None
-        # No salt: the purpose alone separates keys, and X25519 secrets have enough entropy for HKDF-Extract.
-        return HKDF(hashes.SHA256(), length, salt=None, info=purpose).derive(shared)
+        # HKDF-Extract needs no salt: X25519 secrets have enough entropy, and the purpose separates keys.
+        return HKDF(hashes.SHA256(), length, salt=salt, info=purpose).derive(shared)
 
 
 def seal(key: bytes, message: bytes, about: bytes) -> bytes:

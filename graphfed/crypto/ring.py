@@ -145,19 +145,6 @@ def _as_ring(like: Ring, message: Bytes) -> Ring:
 # ---- what it costs: bytes from the first party and from the second, tags included --------------------------
 
 
-def bytes_of_subtract(count: int, itemsize: int) -> tuple[int, int]:
-    """Count the bytes of `subtract`.
-
-    Args:
-        count: Number of differences.
-        itemsize: Bytes of a number, 4 or 8.
-
-    Returns:
-        Bytes from the first party and bytes from the second party.
-    """
-    return (TAG_BYTES + count * itemsize,) * 2
-
-
 def bytes_of_nonnegative(count: int) -> tuple[int, int]:
     """Count the bytes of `nonnegative`.
 

@@ -82,18 +82,6 @@ def additive_shares(secret: Tensor, parties: int) -> Tensor:
     return torch.cat([drawn, (secret - drawn.sum(-1))[..., None]], -1)
 
 
-def open_additive(shares: Tensor) -> Tensor:
-    """Open additive shares.
-
-    Args:
-        shares: All n shares of each element, int64 [..., n]. Fewer say nothing.
-
-    Returns:
-        The ring elements, int64 [...].
-    """
-    return shares.sum(-1)
-
-
 def _random_words(shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Draw uniform 64-bit words from the operating system's entropy, as int64."""
     size = int(np.prod(shape))

@@ -264,14 +264,16 @@ def unit_of(tree: Payload, *, leading: bool) -> Unit:
     """Describe one unit of a payload. `leading` says that the first dimension counts rows or clients."""
     # The ledger asks this for every message of every round, so the answer is kept by structure.
     structure = _structure(tree, leading)
-    if structure not in _units:
+    unit = _units.get(structure)
+    if unit is None:
+        # Another thread may clear the dictionary at any time, so it is not read again.
         if len(_units) >= _MOST_UNITS:
             _units.clear()
         found = leaves(tree)
         size = sum(math.prod(_unit_shape(x, leading)) * x.dtype.itemsize for x in found)
         names = ",".join(sorted({str(x.dtype).removeprefix("torch.") for x in found}))
-        _units[structure] = Unit(_shape_of(tree, leading), size, names)
-    return _units[structure]
+        unit = _units[structure] = Unit(_shape_of(tree, leading), size, names)
+    return unit
 
 
 def _structure(tree: Payload, leading: bool) -> object:

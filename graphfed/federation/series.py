@@ -176,12 +176,18 @@ def _first_minute(sensors: Sensors) -> int:
 
 # ---- files: what one process of a run reads, and all it reads ----------------------------------------------
 
-_SERIES = {"readings": ("f", 2), "missing": ("b", 2), "observed": ("b", 1), "clients": ("i", 1)}
+#: The dtypes and the number of dimensions of each column.
+_SERIES = {
+    "readings": ("float32 float64", 2),
+    "missing": ("bool", 2),
+    "observed": ("bool", 1),
+    "clients": ("int64", 1),
+}
 _NETWORK = {
-    "sender": ("i", 1),
-    "receiver": ("i", 1),
-    "weight": ("f", 1),
-    "observed": ("b", 1),
+    "sender": ("int64", 1),
+    "receiver": ("int64", 1),
+    "weight": ("float32", 1),
+    "observed": ("bool", 1),
 }
 _SPLIT = ("lags", "horizon", "every", "train", "val", "test")
 
@@ -268,7 +274,8 @@ def load_network(path: Path, *, device: torch.device | str = "cpu") -> Network:
         and len(arrays["observed"]) == sensors
         and all(nodes.min(initial=0) >= 0 and nodes.max(initial=-1) < sensors for nodes in node_columns)
         and bool(np.isfinite(arrays["weight"]).all())
-        and bool((np.diff(arrays["receiver"]) >= 0).all())
+        # In the order of `Edges`.
+        and bool((np.lexsort((arrays["sender"], arrays["receiver"])) == np.arange(edges)).all())
     )
     if not fits:
         raise InputError(
@@ -294,9 +301,9 @@ def _read(
         metadata = json.loads(metadata[key])
     except Exception as error:
         raise InputError(f"{path} is not a file of a sensor {key}: {error}") from error
-    for name, (kind, dimensions) in columns.items():
+    for name, (dtypes, dimensions) in columns.items():
         array = arrays.get(name)
-        if array is None or array.dtype.kind != kind or array.ndim != dimensions:
+        if array is None or array.dtype.name not in dtypes.split() or array.ndim != dimensions:
             raise InputError(
                 f"{path} is not a file of a sensor {key}: the column {name} is missing or has another kind"
             )

@@ -5,13 +5,14 @@ holds the structure of the payload and what the sender says of it (for the tape,
 """
 
 import json
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
 from graphfed.errors import GraphfedError, shown
+from graphfed.files import refuse_constant
 from graphfed.nn.sparse import SparseMatrix
 
 MAX_HEADER = 1 << 24
@@ -107,12 +108,3 @@ def _fill(node: Any, tensors: dict[str, Tensor]) -> Any:
         case "v" if content is None or isinstance(content, bool | int | float | str):
             return content
     raise ValueError(f"unknown structure {kind!r}")
-
-
-def refuse_constant(constant: str) -> NoReturn:
-    """Refuse NaN and the infinities, which Python's JSON parser accepts (for its `parse_constant`).
-
-    Raises:
-        ValueError: Always.
-    """
-    raise ValueError(f"{constant} is not JSON")

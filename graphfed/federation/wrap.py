@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from graphfed.errors import PlaceError
+
 
 class Wrapper(Protocol):
     """Noise, compression or encryption around a payload.
@@ -29,6 +31,12 @@ class Wrapper(Protocol):
     @property
     def gradients(self) -> bool:
         """Whether the gradients that are sent back are wrapped as well."""
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether an encoding is drawn at random, so that each is a release of its own. Only transfers from
+        clients to the server, which encode each row once in every placement, accept such a wrapper.
+        """
 
     def encode(self, x: Tensor) -> Tensor:
         """Encode a floating tensor [n, ...], at the sender. Returns what is sent, [n, ...]."""
@@ -57,6 +65,11 @@ class Quantised:
         """False: gradients are sent as they are."""
         return False
 
+    @property
+    def draws_noise(self) -> bool:
+        """False: an encoding follows from its numbers."""
+        return False
+
     def encode(self, x: Tensor) -> Tensor:
         """Quantise numbers [n, ...] to int8 [n, ...]."""
         # 127 and not 128: the numbers on both sides of 0 get the same steps, and 0 stays 0.
@@ -78,15 +91,30 @@ class Chained:
     inner: Wrapper
     outer: Wrapper
 
+    def __post_init__(self) -> None:
+        # Half a chain cannot encode gradients: the outer wrapper takes what the inner one gives.
+        if self.inner.gradients != self.outer.gradients:
+            raise PlaceError(
+                f"{self.inner} and {self.outer} cannot be chained: one wraps gradients and the other does "
+                "not; give two wrappers that agree"
+            )
+
     @property
     def protection(self) -> str | None:
-        """The protection of the inner wrapper, or else of the outer."""
+        """The protection of the inner wrapper, which is there after the outer one is decoded, or else of the
+        outer.
+        """
         return self.inner.protection or self.outer.protection
 
     @property
     def gradients(self) -> bool:
-        """Whether one of the two wraps gradients."""
-        return self.inner.gradients or self.outer.gradients
+        """Whether both wrap gradients."""
+        return self.inner.gradients
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether one of the two draws noise."""
+        return self.inner.draws_noise or self.outer.draws_noise
 
     def encode(self, x: Tensor) -> Tensor:
         """Encode with the inner wrapper, then with the outer."""

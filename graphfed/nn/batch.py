@@ -229,8 +229,8 @@ def make_batch(
         make_block: Makes the block of a layer (`Backbone.blocks`).
         weight: [n], the weight of each target in the loss. None: 1 each.
         per_client: Whether the network will have one set of weights per client.
-        pairs: If `x` is sparse and `per_client` is set: the (client, feature) pairs whose weights are stored,
-            two [P] int64 tensors. None: the pairs that occur in the receptive field.
+        pairs: The (client, feature) pairs whose weights are stored, two [P] int64 tensors; used only if `x`
+            is sparse and `per_client` is set. None: the pairs that occur in the receptive field.
 
     Returns:
         The batch.
@@ -253,18 +253,22 @@ def make_batch(
         # Backbones normalise in float64; products run in the dtype of the features.
         blocks.append(replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype)))
     client = tuple(view.client[f] for f in fields)
-    x, words = view.x, None
+    x, words, stored = view.x, None, None
     if isinstance(x, SparseMatrix):
         x = x.select_rows(fields[0]) if len(fields[0]) < size else x
-        # The words name the columns of the features, so they are made before these are renumbered.
-        words = entry_words(view.ids[fields[0]][x.row], x.indices.long())
         if per_client:
-            if pairs is None:
-                pairs = pair_columns(x, client[0], view.num_clients)
+            stored = pairs
+            if stored is None:
+                stored = pair_columns(x, client[0], view.num_clients)
                 # With one client the ghost rows of `SparseWeights` are its weights, so no pair is stored.
                 if view.num_clients == 1:
-                    pairs = (pairs[0][:0], pairs[1][:0])
-            x = shift_columns(x, client[0], *pairs)
+                    stored = (stored[0][:0], stored[1][:0])
+            x = shift_columns(x, client[0], *stored)
+        # The words name features. Renumbered columns are those of the pairs, then those of all features.
+        feature = x.indices.long()
+        if stored is not None:
+            feature = torch.cat([stored[1], torch.arange(view.x.shape[1], device=device)])[feature]
+        words = entry_words(view.ids[fields[0]][x.row], feature)
     elif len(fields[0]) < size:
         x = x[fields[0]]
     tiles: list[Tiles | None] = [None] * (layers + 1)
@@ -294,7 +298,7 @@ def make_batch(
         blocks=tuple(blocks),
         num_clients=view.num_clients,
         tiles=tuple(tiles),
-        pairs=pairs,
+        pairs=stored,
         y=view.y[targets],
         weight=torch.ones(len(targets), dtype=x.dtype, device=device) if weight is None else weight,
         moments=moments,

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from graphfed.nn.pattern import row_pointers
 from graphfed.nn.sparse import SparseMatrix, spmm
 
 
@@ -116,8 +117,7 @@ class Edges:
     def _pattern(self, node: Tensor) -> tuple[Tensor, Tensor]:
         """CSR pointers [N+1], and the numbers of the edges [E], sorted by node."""
         # The matrix [N, E] of ones has the edges of a node as the columns of its row.
-        counts = torch.bincount(node, minlength=self.num_nodes)
-        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.argsort(node, stable=True)
+        return row_pointers(node, self.num_nodes), torch.argsort(node, stable=True)
 
 
 def make_edges(adjacency: sp.csr_matrix) -> Edges:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphfed.nn.pattern import count_pointers
 from graphfed.nn.sparse import SparseMatrix
 
 #: The gradient looks for the neighbour with the maximum by a cumulative sum over all entries of a row if the
@@ -88,7 +89,7 @@ def sparse_maxima(x: SparseMatrix, group: Tensor, num_groups: int) -> SparseMatr
     codes = group[x.row] * width + x.indices
     codes, order = codes.sort(stable=True)
     entries, counts = torch.unique_consecutive(codes, return_counts=True)
-    ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    ends = count_pointers(counts)
     top = torch.segment_reduce(x.values[order], "max", offsets=ends, unsafe=True)
     row, column = entries // width, entries % width
     # If a row of the group does not store the column, a zero takes part in the maximum.

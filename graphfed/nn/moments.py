@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from graphfed.nn.chebyshev import Series, powers
-from graphfed.nn.pattern import Pattern
+from graphfed.nn.pattern import Pattern, count_pointers, size_groups
 from graphfed.nn.sparse import SparseMatrix, ranges, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 
@@ -78,7 +78,7 @@ class Moments:
                 return Operand(x if index is None else x.index_select(0, index), None)
             return Operand.in_tiles(x, index, torch.repeat_interleave(client, repeats), num_clients)
 
-        ends = torch.cat([slots.new_zeros(1), slots.cumsum(0)])
+        ends = count_pointers(slots)
         keys = self.sums[:, 0] if of_slots is None else self.sums[of_slots, 0]
         # Row i holds the slots of node i, which are contiguous: sums over slots are products with this
         # matrix.
@@ -195,7 +195,7 @@ class Group:
 def _groups(
     size: Tensor, keys: Tensor, first_decoder: Tensor, decoders: Tensor | None
 ) -> tuple[tuple[Group, ...], Tensor]:
-    """Group nodes by size, padded to 1, 2, 3, 4, 6, 8, 12, ...
+    """Group nodes by size, padded to the widths of `size_groups`.
 
     Args:
         size: [n] int64, B of each node.
@@ -208,32 +208,28 @@ def _groups(
     """
     slots, entries = 2 * size, (2 * size) ** 2
     first_slot, first_entry = slots.cumsum(0) - slots, entries.cumsum(0) - entries
-    longest = int(size.max()) if len(size) else 0
-    groups, below, width, wider, before = [], 0, 1, 2, 0
+    groups, before = [], 0
     position = torch.empty(len(keys), dtype=torch.int64, device=size.device)
-    while below < longest:
-        rows = ((size > below) & (size <= width)).nonzero()[:, 0]
-        if len(rows):
-            # [n, w]: the slots of each node of the group; padding is the number after the last slot.
-            step = torch.arange(2 * width, device=rows.device)
-            is_slot = step < slots[rows, None]
-            slot = torch.where(is_slot, first_slot[rows, None] + step, len(keys))
-            position[slot[is_slot]] = before + is_slot.flatten().nonzero()[:, 0]
-            before += is_slot.numel()
-            is_entry = is_slot[:, :, None] & is_slot[:, None]
-            # [n, w, w]: entry (s, t) of a node's matrix is number s (2 B) + t of its entries.
-            entry = step[:, None] * slots[rows, None, None] + step
-            decode = None
-            if decoders is None:
-                first = first_entry[rows, None, None]
-                of_score = torch.where(is_entry, first + entry, int(entries.sum()))
-            else:
-                of_score = slot
-                # Padding may have any decoder, because its powers of scores are all 0.
-                entry = torch.where(is_entry, first_decoder[rows, None, None] + entry, 0).transpose(1, 2)
-                decode = decoders.index_select(0, entry.flatten()).view(len(rows), 2 * width, -1)
-            groups.append(Group(_with_zero(keys)[slot], of_score, decode))
-        below, width, wider = width, wider, max(3, 2 * width)
+    for width, rows in size_groups(size):
+        # [n, w]: the slots of each node of the group; padding is the number after the last slot.
+        step = torch.arange(2 * width, device=rows.device)
+        is_slot = step < slots[rows, None]
+        slot = torch.where(is_slot, first_slot[rows, None] + step, len(keys))
+        position[slot[is_slot]] = before + is_slot.flatten().nonzero()[:, 0]
+        before += is_slot.numel()
+        is_entry = is_slot[:, :, None] & is_slot[:, None]
+        # [n, w, w]: entry (s, t) of a node's matrix is number s (2 B) + t of its entries.
+        entry = step[:, None] * slots[rows, None, None] + step
+        decode = None
+        if decoders is None:
+            first = first_entry[rows, None, None]
+            of_score = torch.where(is_entry, first + entry, int(entries.sum()))
+        else:
+            of_score = slot
+            # Padding may have any decoder, because its powers of scores are all 0.
+            entry = torch.where(is_entry, first_decoder[rows, None, None] + entry, 0).transpose(1, 2)
+            decode = decoders.index_select(0, entry.flatten()).view(len(rows), 2 * width, -1)
+        groups.append(Group(_with_zero(keys)[slot], of_score, decode))
     return tuple(groups), position
 
 

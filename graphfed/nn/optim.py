@@ -180,8 +180,9 @@ def adam(
         # [R, 1, ...]: every row has its own count, so a client that was absent has its own bias correction.
         t = after["steps"][k] = state["steps"][k] + 1
         # 1 - beta^t, computed as -expm1(t log beta): in float32 the difference loses digits at small t.
-        first, second = (-torch.expm1(t * math.log(beta)) for beta in (BETA1, BETA2))
-        m, v, x = (torch.empty_like(w, memory_format=torch.contiguous_format) for _ in range(3))
+        first, second = -torch.expm1(t * math.log(BETA1)), -torch.expm1(t * math.log(BETA2))
+        m = torch.empty_like(w, memory_format=torch.contiguous_format)
+        v, x = torch.empty_like(m), torch.empty_like(m)
         after["first"][k], after["second"][k], new[k] = m, v, x
         for rows in _chunks(w):
             g = gradients[k][rows]

@@ -1,5 +1,6 @@
 """Patterns: the positions of the stored entries of sparse matrices."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,6 +32,25 @@ def count_pointers(counts: Tensor) -> Tensor:
         [n+1] int64.
     """
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def size_groups(sizes: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Group rows by size, rounded up to a width of 1, 2, 3, 4, 6, 8, 12, ...
+
+    Args:
+        sizes: [N] int64; rows of size 0 are in no group.
+
+    Yields:
+        Each width that occurs, ascending, with its rows, [n] int64, ascending.
+    """
+    # From 2 on a width is at most 1.5 times the one before, so padding adds less than half of a row.
+    longest = int(sizes.max()) if len(sizes) else 0
+    below, width, wider = 0, 1, 2
+    while below < longest:
+        rows = ((sizes > below) & (sizes <= width)).nonzero()[:, 0]
+        if len(rows):
+            yield width, rows
+        below, width, wider = width, wider, max(3, 2 * width)
 
 
 #: Below this many keys a comparison sort is as fast as a counting sort.
@@ -97,20 +117,15 @@ class Pattern:
 
     @cached_property
     def buckets(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The rows with entries, grouped by their number of entries, rounded up to 1, 2, 3, 4, 6, 8, 12, ...
+        """The rows with entries, grouped by their number of entries (`size_groups`).
 
         For each width: the rows [n] int64, and their columns [width, n] int64, ascending. A row with fewer
         entries repeats its last column.
         """
-        # From 2 on a width is at most 1.5 times the one before, so padding adds less than half of a row.
         lengths = self.indptr.diff().long()
-        longest = int(lengths.max()) if len(lengths) else 0
-        buckets, below, width, wider = [], 0, 1, 2
-        while below < longest:
-            rows = ((lengths > below) & (lengths <= width)).nonzero()[:, 0]
-            if len(rows):
-                # Beyond its end a row repeats its last entry, which changes no maximum.
-                step = torch.arange(width, device=rows.device)[:, None].minimum(lengths[rows] - 1)
-                buckets.append((rows, self.indices[self.indptr[rows] + step].long()))
-            below, width, wider = width, wider, max(3, 2 * width)
+        buckets = []
+        for width, rows in size_groups(lengths):
+            # Beyond its end a row repeats its last entry, which changes no maximum.
+            step = torch.arange(width, device=rows.device)[:, None].minimum(lengths[rows] - 1)
+            buckets.append((rows, self.indices[self.indptr[rows] + step].long()))
         return tuple(buckets)

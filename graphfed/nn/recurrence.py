@@ -146,12 +146,13 @@ class _Unrolled(torch.autograd.Function):
         groups, _, _, columns = plan.unpack(ctx.shapes)[0]
         # The memory of a block is freed as soon as its gradients are added. A second backward pass over the
         # same graph computes the blocks again.
-        again: list[_Block] = []
-        if ctx.blocks is None:
-            _forward(plan, ctx.saved_tensors, again)
-        # Reversed, so that `pop` takes the blocks in order and drops each.
-        blocks = (ctx.blocks or again)[::-1]
+        blocks: list[_Block] | None = ctx.blocks
         ctx.blocks = None
+        if blocks is None:
+            blocks = []
+            _forward(plan, ctx.saved_tensors, blocks)
+        # Reversed, so that `pop` takes the blocks in order. No other list holds them.
+        blocks.reverse()
         for g, c in _blocks(groups, columns):
             block = blocks.pop()
             into = _Gradients(

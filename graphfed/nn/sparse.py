@@ -494,7 +494,8 @@ class SparseWeights:
         """Compute a weighted sum of the clients' weights.
 
         Args:
-            weights: [K], the weight of each client. They need not add up to 1.
+            weights: [K], the weight of each client. They need not add up to 1. A client of weight 0 does not
+                count, even if its stored rows are not finite.
 
         Returns:
             sum_k weights[k] * W_k, [F, H].
@@ -503,8 +504,11 @@ class SparseWeights:
         # F, H] is built.
         ghost = self.ghost
         weights = weights.to(self.values.dtype)
+        scale = weights[self.pair_client]
         delta = self.values[: len(self.pair_client)] - ghost.index_select(0, self.pair_feature)
-        delta = delta * weights[self.pair_client, None]
+        delta = delta * scale[:, None]
+        # 0 * inf is NaN.
+        delta[scale == 0] = 0
         return (ghost * weights.sum()).index_add_(0, self.pair_feature, delta)
 
     def part(self, k: int) -> Tensor:

@@ -37,6 +37,11 @@ class ClippedNoise:
         return False
 
     @property
+    def draws_noise(self) -> bool:
+        """Whether each encoding is a release of its own: it is."""
+        return True
+
+    @property
     def deviation(self) -> float:
         """Standard deviation of the noise on each number."""
         return self.noise_multiplier * 2 * self.clip
@@ -52,7 +57,7 @@ class ClippedNoise:
         """Clip vectors and add noise.
 
         Args:
-            x: [n, ..., H], vectors along the last dimension; they must be finite.
+            x: [n, ..., H], vectors along the last dimension; one that is not finite counts as 0.
 
         Returns:
             [n, ..., H].

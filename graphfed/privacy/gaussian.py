@@ -251,7 +251,7 @@ def in_ball_mechanism(epsilon: float, delta: float, width: int) -> Mechanism:
 def gaussian_in_ball(
     x: Tensor | SparseMatrix, ids: Tensor, noise: Noise, purpose: str, sigma: float
 ) -> Tensor:
-    """Scale rows longer than 1 to length 1 and add noise.
+    """Scale rows longer than 1 to length 1 (`clipped`) and add noise.
 
     Args:
         x: [N, d] features, of any size.
@@ -296,11 +296,11 @@ def clipped(x: Tensor, clip: float) -> Tensor:
         clip: Largest 2-norm of a vector, above 0.
 
     Returns:
-        [..., H].
+        [..., H]. A vector whose length is not finite becomes 0: the bound holds for every vector.
     """
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # The factor is 1 for vectors that are short enough.
-    return x * (clip / norm.clamp(min=clip))
+    return torch.where(norm.isfinite(), x * (clip / norm.clamp(min=clip)), 0)
 
 
 def normal(words: Tensor, width: int) -> Tensor:

@@ -4,10 +4,10 @@ A randomised map M is epsilon-locally differentially private if for any two inpu
 Pr[M(x) = o] <= e^epsilon Pr[M(y) = o] (Lumos, Eq. (8)). All functions work on many clients at once, some rows
 at a time, and take their noise from `graphfed.privacy.noise`.
 
-Finite precision. One of 2^32 words decides a bit, so its probabilities are multiples of 2^-32. The number of
-words of the rarer outcome is rounded up (`rare`): every ratio of two probabilities is at most e^epsilon in
-the machine's numbers too, and decoding uses the rounded numbers. tests/privacy/test_local.py goes through all
-outputs.
+Finite precision. One of 2^32 words decides a bit or a class, so probabilities are multiples of 2^-32. The
+number of words of the rarer outcome is rounded up (`rare`, `_other_class`), and a budget is refused if that
+makes it as likely as the true one: every ratio of two probabilities is at most e^epsilon in the machine's
+numbers too, and decoding uses the rounded numbers. tests/privacy/test_local.py goes through all outputs.
 
 Mechanisms: `one_bit` (Lumos, Eqs. (26) and (27)), and `multi_bit` and `randomised_response` of LPGNN
 (docs/papers/lumos_results.md, "Baselines"). `bins` partitions coordinates among receivers, `edges` flips
@@ -255,12 +255,24 @@ def label_mechanism(epsilon: float, num_classes: int) -> Mechanism:
 
 
 def _other_class(epsilon: float, num_classes: int) -> int:
-    """Compute how many words give each class but the true one: 2^32 / (e^epsilon + C - 1), rounded up."""
+    """Compute how many words give each class but the true one: 2^32 / (e^epsilon + C - 1), rounded up.
+
+    Raises:
+        InputError: The budget is not above 0, or so small that the true class is no likelier than another.
+    """
     if not epsilon > 0:
         raise InputError(f"a privacy budget must be above 0; got {shown(epsilon)}; raise epsilon")
     # e^-eps in numerator and denominator: e^eps overflows for large budgets.
     probability = math.exp(-epsilon) / (1 + (num_classes - 1) * math.exp(-epsilon))
-    return math.floor(probability * WORDS * (1 + 2.0**-40)) + 1
+    count = math.floor(probability * WORDS * (1 + 2.0**-40)) + 1
+    # The true class has the words that are left, so it pays for rounding up C - 1 times. Below, another class
+    # would be likelier than the true one, by more than e^epsilon if there are many.
+    if count * num_classes >= WORDS:
+        raise InputError(
+            f"with a privacy budget of {epsilon:g} a label of {num_classes} classes carries no information; "
+            "raise epsilon"
+        )
+    return count
 
 
 def response_matrix(epsilon: float, num_classes: int) -> Tensor:
@@ -295,7 +307,7 @@ def randomised_response(
         [n] int64.
 
     Raises:
-        InputError: A label is no class.
+        InputError: A label is no class, or the budget is too small for the number of classes.
     """
     return respond(labels, noise.words(purpose, ids, 1)[:, 0], epsilon, num_classes)
 
@@ -316,7 +328,7 @@ def respond(labels: Tensor, words: Tensor, epsilon: float, num_classes: int) -> 
         [n] int64.
 
     Raises:
-        InputError: A label is no class.
+        InputError: A label is no class, or the budget is too small for the number of classes.
     """
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise InputError(

@@ -10,11 +10,14 @@ import re
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 import pytest
@@ -31,6 +34,7 @@ from scipy.stats import chi2
 
 from graphfed.crypto import channel as channel_module
 from graphfed.crypto.channel import OVERHEAD, Channel, ChannelError, Handshake, Identity
+from graphfed.crypto.pairwise import KeyPair
 from graphfed.errors import InputError
 
 DAY = timedelta(days=1)
@@ -539,7 +543,34 @@ def test_a_handshake_gives_one_channel() -> None:
     left.finish(right.offer)
     with pytest.raises(ChannelError, match="has already given its channel; begin a new handshake"):
         left.finish(right.offer)
-    assert not any(isinstance(held, X25519PrivateKey) for held in vars(left).values())
+    assert not any(isinstance(held, KeyPair) for held in vars(left).values())
+
+
+def test_of_two_threads_that_finish_a_handshake_one_gets_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the other before it derives its keys, for a moment."""
+    left = Handshake.begin(bank("north"), "south", "run 1")
+    offer = Handshake.begin(bank("south"), "north", "run 1").offer
+    both, derive = Barrier(2), KeyPair.agree
+
+    def agree(*args, **kwargs) -> bytes:
+        with suppress(BrokenBarrierError):
+            both.wait(0.2)
+        return derive(*args, **kwargs)
+
+    monkeypatch.setattr(KeyPair, "agree", agree)
+    with ThreadPoolExecutor(2) as threads:
+        finished = [threads.submit(left.finish, offer) for _ in range(2)]
+    assert sum(future.exception() is None for future in finished) == 1
+
+
+def test_a_forked_process_cannot_finish_a_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Handshake.begin(bank("north"), "south", "run 1")
+    right = Handshake.begin(bank("south"), "north", "run 1")
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(ChannelError, match="forked process cannot finish"):
+            left.finish(right.offer)
+    left.finish(right.offer)
 
 
 def test_two_handshakes_of_the_same_sites_and_session_have_nothing_in_common() -> None:
@@ -597,8 +628,8 @@ def test_the_keys_of_rfc_7748_give_what_the_description_says() -> None:
     bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
     shared = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
     a, b = client("alice"), client("bob")
-    left = Handshake(a, "bob", "run 1", X25519PrivateKey.from_private_bytes(alice))
-    right = Handshake(b, "alice", "run 1", X25519PrivateKey.from_private_bytes(bob))
+    left = Handshake(a, "bob", "run 1", KeyPair(alice))
+    right = Handshake(b, "alice", "run 1", KeyPair(bob))
     at_alice, at_bob = left.finish(right.offer), right.finish(left.offer)
 
     protocol = b"graphfed channel 1"

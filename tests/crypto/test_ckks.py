@@ -183,6 +183,23 @@ def test_stored_zeros_among_the_weights_are_no_weights(holders, evaluators):
         evaluator.weighted(holder.encrypt(x), nothing)
 
 
+@pytest.mark.parametrize("width", [PRODUCT.slots // 2, PRODUCT.slots + 1])
+def test_two_weights_of_one_number_add_up_in_every_form(width, holders, evaluators):
+    layout = Layout(width, PRODUCT.slots)
+    x = np.random.default_rng(5).normal(size=(2, width))
+    twice = sp.csr_matrix((np.array([0.5, 2.0, 0.25]), np.array([1, 0, 1]), np.array([0, 3])), shape=(1, 2))
+    at = np.zeros(1, dtype=int)
+    ideal = IdealKeyOwner.make("product")
+    forms = (
+        (ideal, IdealEvaluator.load("product", ideal.public())),
+        (holders["product"], evaluators["product"]),
+    )
+    for owner, evaluator in forms:
+        sealed = owner.encrypt(layout.repeat(x))
+        rows = layout.unpack(owner.decrypt(evaluator.weighted_rows(sealed, twice, at, at, layout)), at, at)
+        assert np.abs(rows - (2 * x[0] + 0.75 * x[1])).max() < 1e-5
+
+
 def test_the_set_for_sums_refuses_to_multiply(holders, evaluators):
     sealed = holders["sum"].encrypt(np.zeros((1, SUM.slots)))
     with pytest.raises(InputError, match="use the set 'product'"):
@@ -413,6 +430,15 @@ def test_rows_come_out_of_their_places_as_they_went_in(width, count, seed):
     assert slots.shape == (units * layout.pieces, layout.slots)
     assert (layout.unpack(slots, unit, place) == rows).all()
     assert np.abs(slots).sum() == pytest.approx(np.abs(rows).sum())
+
+
+@pytest.mark.parametrize("width", [900, 5000])
+def test_a_place_that_a_unit_does_not_have_is_neither_written_nor_read(width):
+    layout, unit = Layout(width, SUM.slots), np.zeros(1, dtype=int)
+    with pytest.raises(IndexError):
+        layout.pack(np.ones((1, width)), unit, unit + layout.rows, 1)
+    with pytest.raises(IndexError):
+        layout.unpack(np.ones((layout.pieces, layout.slots)), unit, unit + layout.rows)
 
 
 def test_narrow_rows_share_a_ciphertext_and_wide_ones_take_several():

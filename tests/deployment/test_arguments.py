@@ -1,5 +1,6 @@
 """The arguments of a deployed program are checked completely before anything is done with them."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,22 @@ def test_a_run_whose_weights_or_hidden_values_are_above_the_limit_is_refused() -
         check_memory(place, method, method.configure({"hidden": 1, "layers": 10**9}), Task(10, 2), 1)
 
 
+def test_the_lowest_limit_of_the_blocks_that_run_holds_whichever_ends_first() -> None:
+    before, limits = resource.getrlimit(resource.RLIMIT_DATA), []
+    low, high = limited_memory(1 << 32), limited_memory(1 << 34)
+    for step in (low.__enter__, high.__enter__, lambda: low.__exit__(None, None, None)):
+        step()
+        limits.append(resource.getrlimit(resource.RLIMIT_DATA)[0])
+    high.__exit__(None, None, None)
+    assert limits[0] == limits[1] < limits[2]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
 def test_a_process_allocates_no_more_than_its_limit_and_is_free_of_it_afterwards() -> None:
     with pytest.raises((MemoryError, RuntimeError)) as refused, limited_memory(100_000_000):
         torch.zeros(1 << 28)
     assert is_out_of_memory(refused.value)
     assert not is_out_of_memory(RuntimeError("another one"))
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert torch.zeros(1 << 28).numel() == 1 << 28
     assert allowed_memory(5) == 5

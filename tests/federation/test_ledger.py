@@ -7,7 +7,7 @@ import pytest
 import torch
 from placements import at_server, per_client
 
-from graphfed.federation import Federation, Ledger
+from graphfed.federation import Federation, Ledger, payload
 from graphfed.federation.ledger import PHASES, Flow, LedgerRecord
 
 
@@ -136,3 +136,13 @@ def test_a_shape_with_a_zero_has_no_bytes_but_is_a_message():
     fed = Federation([(0, 1)])
     fed.broadcast(at_server(fed, "w", torch.ones(0, 3)), name="w")
     assert (fed.ledger.entries[0].bytes, fed.ledger.entries[0].messages) == (0, 2)
+
+
+def test_a_unit_is_described_also_if_another_thread_clears_what_is_known(monkeypatch: pytest.MonkeyPatch):
+    class Cleared(dict[object, payload.Unit]):
+        def __setitem__(self, structure: object, unit: payload.Unit) -> None:
+            super().__setitem__(structure, unit)
+            self.clear()
+
+    monkeypatch.setattr(payload, "_units", Cleared())
+    assert payload.unit_of(torch.zeros(3, 2, dtype=torch.float32), leading=True).bytes == 8

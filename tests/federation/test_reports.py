@@ -17,6 +17,7 @@ from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.operations import control as control_module
 from graphfed.federation.state import accept_roster
 from graphfed.federation.wire import WireError
+from graphfed.files import refuse_constant
 from graphfed.runtime.processes import Workers
 
 WORKERS = [(0, 1), (2,), (3, 4)]
@@ -179,7 +180,7 @@ def test_anything_but_json_from_a_worker_is_an_error_that_names_it_and_quotes_no
 def test_any_text_from_a_worker_is_its_json_or_refused_and_then_not_counted(text: str) -> None:
     fed = Federation([(0,)], here=[], link=OneMessage(wire.encode(text, grad=(), dtypes=())))
     try:
-        expected = json.loads(text, parse_constant=wire.refuse_constant)
+        expected = json.loads(text, parse_constant=refuse_constant)
     except ValueError:
         with pytest.raises(WireError, match="'join' from client 0"):
             say(fed, [])

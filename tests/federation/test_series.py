@@ -177,6 +177,10 @@ DAMAGED: dict[str, tuple[str, str, Any, str]] = {
     "an edge from below zero": ("network", "sender", at(0, -1), TOGETHER),
     "a weight that is infinite": ("network", "weight", at(0, np.inf), TOGETHER),
     "edges out of order": ("network", "receiver", lambda a: a[::-1], TOGETHER),
+    "senders of a receiver out of order": ("network", "sender", at([0, 1], [1, 0]), TOGETHER),
+    "weights of float64": ("network", "weight", lambda a: a.astype(np.float64), f"weight {KIND}"),
+    "senders of int32": ("network", "sender", lambda a: a.astype(np.int32), f"sender {KIND}"),
+    "readings of float16": ("series", "readings", lambda a: a.astype(np.float16), f"readings {KIND}"),
     "weights that are counts": ("network", "weight", lambda a: a.astype(int), f"weight {KIND}"),
 }
 #: What a whole file says of itself otherwise.

@@ -25,6 +25,7 @@ from graphfed.federation.link import SERVER_INDEX
 from graphfed.federation.route import RowIds
 from graphfed.federation.wrap import Chained, Quantised, Wrapper
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.privacy.clipped import ClippedNoise
 
 PLACEMENTS = [[range(6)], [(k,) for k in range(6)], SEVERAL_EACH]
 
@@ -154,6 +155,7 @@ class Toggled:
 
     protection: str = "encrypted"
     gradients: bool = True
+    draws_noise: bool = False
 
     def encode(self, x: Tensor) -> Tensor:
         return (-x).contiguous().view(torch.uint8)
@@ -179,6 +181,7 @@ class Hidden:
     by: float
     protection: str | None = None
     gradients: bool = False
+    draws_noise: bool = False
 
     def encode(self, x: Tensor) -> Tensor:
         return x + self.by
@@ -190,10 +193,14 @@ class Hidden:
 @pytest.mark.parametrize("inner", [Hidden(1, "ldp(1.0)"), Hidden(1), Hidden(1, None, True)], ids=str)
 @pytest.mark.parametrize("outer", [Hidden(8, "encrypted"), Hidden(8), Hidden(8, None, True)], ids=str)
 def test_a_chain_protects_as_its_inner_wrapper_or_else_its_outer_one(inner: Hidden, outer: Hidden) -> None:
-    """Its gradients are wrapped where either wraps them."""
+    """And it wraps gradients if both do; one alone would have to take what only the two together give."""
+    if inner.gradients != outer.gradients:
+        with pytest.raises(PlaceError, match="one wraps gradients and the other does not"):
+            Chained(inner, outer)
+        return
     chain = Chained(inner, outer)
     assert chain.protection == (inner.protection if inner.protection else outer.protection)
-    assert chain.gradients == (True in (inner.gradients, outer.gradients))
+    assert chain.gradients == inner.gradients
     x = torch.tensor([[0.5, 2.0]])
     assert chain.encode(x).tolist() == [[9.5, 11.0]]
     assert chain.decode(chain.encode(x), torch.float64).tolist() == x.tolist()
@@ -209,3 +216,25 @@ def test_quantised_numbers_are_off_by_half_a_step_at_most_and_clipped_at_the_lim
     off = (wrap.decode(encoded, x.dtype) - x.clamp(-2, 2)).abs()
     assert float(off.max()) <= 2 / 254 + 1e-6
     assert (wrap.protection, wrap.gradients) == (None, False)
+
+
+@pytest.mark.parametrize(
+    "noise", [ClippedNoise(1.0, 1.0, None), Chained(ClippedNoise(1.0, 1.0, None), Quantised())]
+)
+@pytest.mark.parametrize("workers", PLACEMENTS[1:], ids=["one at a time", "several each"])
+def test_noise_is_refused_where_the_placement_would_decide_how_often_it_is_drawn(workers, noise) -> None:
+    world = make_world(6, 5)
+    fed = Federation(workers)
+    route, peer = (
+        fed.route(row_ids(fed, world), name="ids"),
+        fed.exchange_route(peer_ids(fed, world), name="w"),
+    )
+    x, w = at_clients(fed, "x", world.x), at_server(fed, "w", world.w)
+    top = fed.max(x, route, name="max", wrap=noise)
+    for transfer in (
+        lambda: fed.broadcast(w, name="model", wrap=noise),
+        lambda: fed.download(top, route, name="down", wrap=noise),
+        lambda: fed.exchange(x, peer, name="peers", wrap=noise),
+    ):
+        with pytest.raises(PlaceError, match="noise is drawn for each receiving worker"):
+            transfer()

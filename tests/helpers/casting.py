@@ -13,6 +13,7 @@ class Cast:
     dtype: torch.dtype = torch.float16
     gradients: bool = False
     protection: str | None = None
+    draws_noise: bool = False
 
     def encode(self, x: Tensor) -> Tensor:
         return x.to(self.dtype)

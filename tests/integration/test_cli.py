@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 import graphfed
 from graphfed.cli import main
@@ -188,9 +189,16 @@ def test_a_full_folder_is_refused_and_left_as_it_was(capsys: pytest.CaptureFixtu
     ("failure", "message"),
     [
         (GraphfedError("client 3 failed"), "error: client 3 failed\n"),
-        (
-            MemoryError(),
-            "error: the memory is not sufficient; use a smaller graph, fewer clients or smaller layers\n",
+        *(
+            (
+                failure,
+                "error: the memory is not sufficient; use a smaller graph, fewer clients or smaller layers\n",
+            )
+            for failure in (
+                MemoryError(),
+                torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+                RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes"),
+            )
         ),
         (OSError(28, "No space left on device"), "error: [Errno 28] No space left on device\n"),
     ],

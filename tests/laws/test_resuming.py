@@ -4,7 +4,6 @@ ends with the bits of one that did not break."""
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,7 +133,7 @@ def crash_at(
 TRANSFERS = [(Delivery, "deliver")]
 #: Every step of writing a file, of checking it, and of removing an old checkpoint.
 STEPS = [
-    (tempfile, "mkstemp"), (os, "fsync"), (os, "replace"), (checkpoint.hashlib, "file_digest"),
+    (os, "open"), (os, "fsync"), (os, "replace"), (checkpoint.hashlib, "file_digest"),
     (checkpoint.shutil, "rmtree"),
 ]  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -386,3 +388,27 @@ def test_no_more_than_is_asked_for_is_differentiated() -> None:
     frozen_encoder = {k: w.clone().requires_grad_(not k.startswith("encoder")) for k, w in weights.items()}
     assert not encode(frozen_encoder, x).requires_grad
     assert encode(weights, x.requires_grad_()).requires_grad
+
+
+def test_both_backward_passes_of_a_graph_free_each_block_after_its_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alive: WeakSet[recurrence._Block] = WeakSet()
+    left: list[int] = []
+
+    class Block(recurrence._Block):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            alive.add(self)
+
+        def backward(self, *args: Any) -> list[Tensor]:
+            left.append(len(alive))
+            return super().backward(*args)
+
+    monkeypatch.setattr(recurrence, "_Block", Block)
+    blocks_of(1, monkeypatch)
+    x = draw(0, 1, 5, 4, SMALL.inputs).requires_grad_()
+    error = encode(init(0, SMALL), x, SMALL.layers).sum()
+    for _ in range(2):
+        torch.autograd.grad(error, x, retain_graph=True)
+    assert left == 2 * [5, 4, 3, 2, 1]

@@ -1,5 +1,6 @@
 """Sparse matrices and the operations on their entries agree with dense matrices, in values and gradients."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -201,7 +202,13 @@ def test_one_product_with_shifted_columns_gives_every_row_its_clients_weights(
     product = spmm(shift_columns(matrix, client, *pairs), weights.values)
     torch.testing.assert_close(product, torch.einsum("nf,nfh->nh", dense, whole[client]))
     share = torch.rand(clients, dtype=torch.float64)
-    torch.testing.assert_close(weights.weighted_sum(share), torch.einsum("k,kfh->fh", share, whole))
+    average = torch.einsum("k,kfh->fh", share, whole)
+    torch.testing.assert_close(weights.weighted_sum(share), average)
+    # A client of weight 0 does not count, even if its stored rows are not finite.
+    average, share[0] = average - share[0] * whole[0], 0
+    stored[pairs[0] == 0] = math.inf
+    weights = weights.with_values(torch.cat([stored, ghosts]))
+    torch.testing.assert_close(weights.weighted_sum(share), average)
     assert weights.part_shape == (features, 3)
 
 

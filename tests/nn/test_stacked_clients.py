@@ -173,6 +173,21 @@ def test_weights_stored_only_where_features_occur_train_as_full_weights_of_every
     torch.testing.assert_close(stored.weighted_sum(share), average, **CLOSE)
 
 
+@pytest.mark.parametrize("stored", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("per_client", [False, True])
+def test_an_entry_is_dropped_alike_whichever_pairs_are_stored(per_client: bool, stored: float) -> None:
+    """Entries of pairs that are not stored move behind the stored ones of their row."""
+    view = random_view(1, [5, 0, 1, 12, 2], features=30, sparse=True)
+    view = replace(view, x=view.x.with_values(torch.arange(1.0, 1 + len(view.x.values))))
+    pairs = occurring(view)
+    some = pairs[torch.rand(len(pairs), generator=torch.Generator().manual_seed(2)) < stored]
+    batch = batch_of(view, "gcn", LAYERS, per_client=per_client, pairs=tuple(some.T))
+    whole = batch_of(view, "gcn", LAYERS)
+    assert (batch.pairs is None) == (not per_client)
+    words = [dict(zip(b.x.values.tolist(), b.words.tolist(), strict=True)) for b in (batch, whole)]
+    assert words[0] == words[1]
+
+
 def occurring(view: View) -> Tensor:
     """The distinct (client, feature) pairs of the stored entries, [P, 2]."""
     return torch.stack([view.client[view.x.row], view.x.indices.long()], 1).unique(dim=0)

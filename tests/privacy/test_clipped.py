@@ -52,6 +52,17 @@ def test_what_is_added_to_a_clipped_vector_is_normal_of_twice_the_clip_times_the
     assert not torch.equal(encoded, noise.encode(x))
 
 
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e300])
+def test_a_vector_without_a_finite_length_is_released_like_the_vector_0(number: float) -> None:
+    """Its noise is next to nothing, so that what it is added to can be seen."""
+    x = torch.tensor([[number, 1.0, number], [0.3, 0.0, 0.4]], dtype=torch.float64)
+    for released in (
+        ClippedNoise(1.0, 1e-12, "dp").encode(x),
+        gaussian_in_ball(x, torch.arange(2), Noise(), "x", 1e-12),
+    ):
+        assert released.flatten().tolist() == pytest.approx([0, 0, 0, 0.3, 0, 0.4], abs=1e-9)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3)])
 def test_of_no_vectors_there_is_no_encoding(shape: tuple[int, ...]) -> None:
     assert ClippedNoise(1.0, 2.0, "dp").encode(torch.empty(shape)).shape == shape

@@ -12,7 +12,7 @@ import numpy as np
 
 import graphfed.federation.payload as pay
 from graphfed.errors import PlaceError
-from graphfed.federation.ledger import Ledger, LedgerRecord
+from graphfed.federation.ledger import UP, Ledger, LedgerRecord
 from graphfed.federation.link import SERVER_INDEX, Link, Message, Pair, TimedLink, deliver
 from graphfed.federation.operations.places import Places
 from graphfed.federation.payload import Leaf, Payload
@@ -120,6 +120,12 @@ class Delivery:
         name, wrap = transfer.name, transfer.wrap
         # A key is taken in every process, also in one that takes no part: all count alike.
         key, recording = self.next_key(name), transfer.grad and self.tape is not None
+        if wrap is not None and wrap.draws_noise and transfer.flow.direction != UP:
+            # A row is encoded for every worker that receives it, and each time is another release.
+            raise PlaceError(
+                f"transfer {name!r}: noise is drawn for each receiving worker, so the placement would decide "
+                "how many releases there are; use this wrapper where clients send to the server"
+            )
         if wrap is not None:
             # Wrappers encode plain tensors, row by row.
             payloads = {p: pay.densify(x) for p, x in payloads.items()}

@@ -91,9 +91,8 @@ class Place(ProgramObject):
         members = places.roster if at_clients else None
         if outputs == 1:
             return Located(self.name, stage, tuple(results), members)
-        return tuple(
-            Located(self.name, f"{stage}[{i}]", tuple(r[i] for r in results), members) for i in range(outputs)
-        )
+        by_output = [tuple([r[i] for r in results]) for i in range(outputs)]
+        return tuple([Located(self.name, f"{stage}[{i}]", p, members) for i, p in enumerate(by_output)])
 
     def _call(
         self, fn: Callable[..., object], stage: str, participant: int, inputs: Sequence[object], outputs: int
@@ -103,11 +102,12 @@ class Place(ProgramObject):
         before = versions(inputs)
         try:
             result = fn(*inputs)
-            if any(tensor._version != count for tensor, count in before):
-                raise PlaceError(
-                    f"{stage} wrote into one of its arguments at {self.name}: in one process the value "
-                    "is shared with its sender; work on a copy (x.clone())"
-                )
+            for tensor, count in before:
+                if tensor._version != count:
+                    raise PlaceError(
+                        f"{stage} wrote into one of its arguments at {self.name}: in one process the value "
+                        "is shared with its sender; work on a copy (x.clone())"
+                    )
             if outputs > 1 and (not isinstance(result, tuple) or len(result) != outputs):
                 raise TypeError(f"returned {describe_value(result)} where a tuple of {outputs} is expected")
         # These two explain themselves; any other error gets the participant, the stage and the inputs.

@@ -33,7 +33,7 @@ class LayerForm:
     @field_validator("update", mode="before")
     @classmethod
     def _separable(cls, update: Any) -> Any:
-        # Exact pooling, Eq. (9), needs updates whose maximum over clients can be taken after them.
+        # Exact pooling needs updates whose maximum over clients can be taken after them.
         if not isinstance(update, str) or update not in UPDATES:
             raise InputError(
                 f"update={shown(update)} cannot be used: pooling over clients is exact only if every output "
