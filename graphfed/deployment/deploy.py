@@ -36,7 +36,7 @@ from graphfed.runtime.interrupts import Interrupted, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.project import Project
 from graphfed.runtime.nvflare.startup_kits import StartupKit, load_startup_kit
-from graphfed.tasks.registry import first_task, get_task
+from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_options import RunOptions
 
 #: Options that a deployed run does not have, because each site decides them.
@@ -50,6 +50,7 @@ def deploy(
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
+    task: str | None = None,
     out: str | Path | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
@@ -66,8 +67,8 @@ def deploy(
     Args:
         method: The name of a method that does not pool the clients' data.
         startup_kit: The folder of the coordinator's startup kit (`graphfed site provision`).
-        rounds, seed, split, out, checkpoint_every, progress, settings, command: As in `graphfed.run`.
-        more: The task, and settings by name, as in lr=0.1.
+        rounds, seed, split, task, out, checkpoint_every, progress, settings, command: As in `graphfed.run`.
+        more: Settings by name, as in lr=0.1.
 
     Returns:
         The result, whose metrics are those of all sites together.
@@ -77,11 +78,6 @@ def deploy(
         GraphfedError: The server or a site was away for longer than the patience of the project.
         Interrupted: SIGINT or SIGTERM came. `graphfed.resume` continues from what was saved.
     """
-    task = more.pop("task", None)
-    if task is not None and get_task(task).only_simulated:
-        raise InputError(
-            f"{get_task(task).only_simulated}; use the runtime 'local' or 'processes', or leave the task out"
-        )
     # A choice that is silently ignored would be reported as made.
     for option in AT_THE_SITES:
         if option in more:
@@ -92,7 +88,7 @@ def deploy(
     given = {**(settings or {}), **more}
     if method is not None and "protocols" in get_method(method).tree.names:
         given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
-    chosen, config, split_seed = checked_training(method, given, rounds, seed)
+    chosen, config, split_seed = checked_training(method, given, rounds, seed, task)
     check_rule(chosen, chosen.tree.listed(config))
     check_deployable(chosen, config, split)
     loaded = load_startup_kit(Path(startup_kit))

@@ -135,8 +135,8 @@ def feature_digests(clients: NamedCohort, ids: NodeIds, seed: int) -> Tensor:
         row, column = x.nonzero(as_tuple=True)
         value = x[row, column]
     nonzero = value != 0
-    row, columns, values = (part[nonzero].cpu().numpy() for part in (row, column, value))
-    ends = np.searchsorted(row, np.arange(len(known) + 1)).tolist()
+    node, columns, values = (part[nonzero].cpu().numpy() for part in (row, column, value))
+    ends = np.searchsorted(node, np.arange(len(known) + 1)).tolist()
     rows = (columns[a:b].tobytes() + values[a:b].tobytes() for a, b in pairwise(ends))
     # With the id in the hash, equal features of two nodes do not have equal digests.
     digests = keyed_names(
