@@ -235,13 +235,13 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
         raise Interrupted("stopped before the run began")
     outcome = outcomes[-1]
     match outcome["kind"]:
+        case "done":
+            return outcome
         case "input":
             raise InputError(outcome["text"])
         case "interrupted":
             raise Interrupted(outcome["text"])
-        case "failed" | "lost":
-            raise GraphfedError(outcome["text"])
-    return outcome
+    raise GraphfedError(outcome["text"])
 
 
 def _run_to_end(
