@@ -145,12 +145,10 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
         raise InputError(f"the run in {folder} has not ended; continue it with: graphfed resume {folder}")
     asked, method, config, startup_kit = _asked(folder, manifest)
     check_sets_up_again(method, str(asked["run"]))
-    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(startup_kit.project, method, config, **options)
+    wanted, label = _request_of(startup_kit.project, method, config, asked)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
     with tempfile.TemporaryDirectory(prefix="graphfed-") as results, Coordinator(startup_kit) as coordinator:
-        label = f"{method.name} on {startup_kit.project.name}"
         outcomes = coordinator.run(
             [wanted],
             on_message=lambda text: show_message(f"{label}: {text}", progress),
@@ -174,6 +172,12 @@ def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Any,
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
+
+
+def _request_of(project: Project, method: Method, config: Any, asked: JsonObject) -> tuple[JsonObject, str]:
+    """Return the request of the run of a folder, and what its progress messages call it."""
+    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
+    return request(project, method, config, **options), f"{method.name} on {project.name}"
 
 
 def request(
@@ -252,9 +256,7 @@ def _run_to_end(
     asked: JsonObject,
     progress: bool,
 ) -> Result:
-    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(startup_kit.project, method, config, **options)
-    label = f"{method.name} on {startup_kit.project.name}"
+    wanted, label = _request_of(startup_kit.project, method, config, asked)
     with (
         tempfile.TemporaryDirectory(prefix="graphfed-") as results,
         Coordinator(startup_kit) as coordinator,

@@ -29,7 +29,9 @@ from graphfed.files import write_json
 from graphfed.methods.registry import get_method
 from graphfed.nn.edges import make_edges
 from graphfed.plugins import code_digest
+from graphfed.runs.config import make_config
 from graphfed.runs.folder import open_folder
+from graphfed.runs.run import load_inputs
 from graphfed.runtime.nvflare.place import Place, this_place
 from graphfed.runtime.nvflare.project import Project, Site
 from graphfed.tasks.graphs.client_data import ClientData
@@ -408,6 +410,21 @@ def test_a_prediction_without_a_finished_run_leaves_no_folder(tmp_path: Path) ->
     with pytest.raises(InputError, match="north has no finished run 'run-1'; train the model first"):
         participant.predict_place(Federation([[0]]), {**asked, "stamp": "1"}, ignore, place)
     assert not place.runs.exists()
+
+
+def test_a_rehearsal_whose_folder_cannot_be_removed_keeps_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+    from graphfed.deployment import rehearsal
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / rehearsal.FEDERATION).symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(rehearsal, "Loopback", lambda *given, **more: ExitStack())
+    monkeypatch.setattr(rehearsal, "run_on_loopback", lambda *given, **more: ("outcome", "ledger"))
+    config = make_config("fedavg", clients=2, runtime="nvflare", data="social")
+    assert rehearsal.train_run(config, load_inputs(config), [], tmp_path) == ("outcome", "ledger")
+    assert f"{rehearsal.FEDERATION} could not be removed" in capsys.readouterr().err
 
 
 def test_a_request_that_waits_for_a_new_run_of_its_name_is_compared_with_it(
