@@ -20,7 +20,13 @@ from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
 from graphfed.deployment.deploy import deploy, request
-from graphfed.deployment.participant import _accepted, _agree, _check_same, _data_digest
+from graphfed.deployment.participant import (
+    _accept_agreed,
+    _accepted,
+    _agree,
+    _check_same,
+    _data_digest,
+)
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort, save_cohort
@@ -156,6 +162,14 @@ def test_readings_that_do_not_go_together_are_named() -> None:
     for wrong in ({}, {"steps": "many"}, {**said, "steps": "many"}):
         with pytest.raises(InputError, match="the description of readings that north sent cannot be used"):
             SENSORS.agree({"north": wrong}, network)
+
+
+def test_a_site_refuses_an_agreement_that_does_not_say_where_the_run_begins() -> None:
+    report = reports(rounds=[0])[1]
+    agreed = agree(reports())
+    assert _accept_agreed(GRAPHS.agree, report, agreed) == ""
+    del agreed["start"]
+    assert "no 'start' where a round" in _accept_agreed(GRAPHS.agree, report, agreed)
 
 
 @given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))
