@@ -20,6 +20,7 @@ need eta and E.
 """
 
 import numpy as np
+import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.scoring import interval, not_measured
@@ -108,9 +109,16 @@ def run(audited: AuditedRun) -> Finding:
     attacked = (histogram.sum(axis=1) > 0) & update.present
     if attacked.sum() < 2:
         return not_measured("fewer than two clients have training nodes")
-    if name not in update.payload or name not in sent:
+    weights = update.payload
+    if isinstance(weights, torch.Tensor):
+        # With fedgraph's policy=ddpg a client sends all weights as one row, in the order of their names.
+        names = sorted(sent)
+        weights = dict(
+            zip(names, torch.split(weights, [sent[each].numel() for each in names], 1), strict=True)
+        )
+    if name not in weights or name not in sent:
         return not_measured(f"the model has no weight {name}")
-    received = update.payload[name].cpu().numpy().astype(np.float64)[attacked]
+    received = weights[name].cpu().numpy().astype(np.float64)[attacked]
     if gradients:
         estimate = estimate_shares(-received, 1.0, 1)  # a step of size 1
     else:
