@@ -255,7 +255,7 @@ def resume(
 
     Files:
 
-        checkpoint/          in the folder of a run: the two newest checkpoints
+        checkpoint/          in the folder of a run: the newest checkpoints
 
     See also: graphfed run, graphfed compare; docs/runs.md, section Interruptions
     """

@@ -28,7 +28,7 @@ class PluginArguments(Asked):
     module: Annotated[str, Field(max_length=4000)] | None = None
     distribution: Text | None = None
     version: Text
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
 class Arguments(Asked):

@@ -36,7 +36,7 @@ from graphfed.runtime.interrupts import Interrupted, listening
 from graphfed.runtime.nvflare.coordinator import Coordinator
 from graphfed.runtime.nvflare.project import Project
 from graphfed.runtime.nvflare.startup_kits import StartupKit, load_startup_kit
-from graphfed.tasks.registry import first_task, get_task
+from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_options import RunOptions
 
 #: Options that a deployed run does not have, because each site decides them.
@@ -50,6 +50,7 @@ def deploy(
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
+    task: str | None = None,
     out: str | Path | None = None,
     checkpoint_every: float = RunOptions.checkpoint_every,
     progress: bool = False,
@@ -66,8 +67,8 @@ def deploy(
     Args:
         method: The name of a method that does not pool the clients' data.
         startup_kit: The folder of the coordinator's startup kit (`graphfed site provision`).
-        rounds, seed, split, out, checkpoint_every, progress, settings, command: As in `graphfed.run`.
-        more: The task, and settings by name, as in lr=0.1.
+        rounds, seed, split, task, out, checkpoint_every, progress, settings, command: As in `graphfed.run`.
+        more: Settings by name, as in lr=0.1.
 
     Returns:
         The result, whose metrics are those of all sites together.
@@ -77,11 +78,6 @@ def deploy(
         GraphfedError: The server or a site was away for longer than the patience of the project.
         Interrupted: SIGINT or SIGTERM came. `graphfed.resume` continues from what was saved.
     """
-    task = more.pop("task", None)
-    if task is not None and get_task(task).only_simulated:
-        raise InputError(
-            f"{get_task(task).only_simulated}; use the runtime 'local' or 'processes', or leave the task out"
-        )
     # A choice that is silently ignored would be reported as made.
     for option in AT_THE_SITES:
         if option in more:
@@ -92,7 +88,7 @@ def deploy(
     given = {**(settings or {}), **more}
     if method is not None and "protocols" in get_method(method).tree.names:
         given = {"protocols": "real", **given}  # participants are real, so simulated protocols hide nothing
-    chosen, config, split_seed = checked_training(method, given, rounds, seed)
+    chosen, config, split_seed = checked_training(method, given, rounds, seed, task)
     check_rule(chosen, chosen.tree.listed(config))
     check_deployable(chosen, config, split)
     loaded = load_startup_kit(Path(startup_kit))
@@ -149,12 +145,10 @@ def predict_at_sites(folder: Path, *, progress: bool = False) -> str:
         raise InputError(f"the run in {folder} has not ended; continue it with: graphfed resume {folder}")
     asked, method, config, startup_kit = _asked(folder, manifest)
     check_sets_up_again(method, str(asked["run"]))
-    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(startup_kit.project, method, config, **options)
+    wanted, label = _request_of(startup_kit.project, method, config, asked)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     wanted |= {"program": "predict", "arguments": {**wanted["arguments"], "stamp": stamp}}
     with tempfile.TemporaryDirectory(prefix="graphfed-") as results, Coordinator(startup_kit) as coordinator:
-        label = f"{method.name} on {startup_kit.project.name}"
         outcomes = coordinator.run(
             [wanted],
             on_message=lambda text: show_message(f"{label}: {text}", progress),
@@ -178,6 +172,12 @@ def _asked(folder: Path, manifest: JsonObject) -> tuple[JsonObject, Method, Any,
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'manifest.json'} is damaged: {error}") from None
+
+
+def _request_of(project: Project, method: Method, config: Any, asked: JsonObject) -> tuple[JsonObject, str]:
+    """Return the request of the run of a folder, and what its progress messages call it."""
+    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
+    return request(project, method, config, **options), f"{method.name} on {project.name}"
 
 
 def request(
@@ -239,13 +239,13 @@ def check_outcome(outcomes: Sequence[JsonObject]) -> JsonObject:
         raise Interrupted("stopped before the run began")
     outcome = outcomes[-1]
     match outcome["kind"]:
+        case "done":
+            return outcome
         case "input":
             raise InputError(outcome["text"])
         case "interrupted":
             raise Interrupted(outcome["text"])
-        case "failed" | "lost":
-            raise GraphfedError(outcome["text"])
-    return outcome
+    raise GraphfedError(outcome["text"])
 
 
 def _run_to_end(
@@ -256,9 +256,7 @@ def _run_to_end(
     asked: JsonObject,
     progress: bool,
 ) -> Result:
-    options = {key: asked[key] for key in ("run", "split", "split_seed", "checkpoint_every")}
-    wanted = request(startup_kit.project, method, config, **options)
-    label = f"{method.name} on {startup_kit.project.name}"
+    wanted, label = _request_of(startup_kit.project, method, config, asked)
     with (
         tempfile.TemporaryDirectory(prefix="graphfed-") as results,
         Coordinator(startup_kit) as coordinator,

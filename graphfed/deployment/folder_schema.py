@@ -30,7 +30,7 @@ class SiteManifest(FileModel):
     """manifest.json of a deployed run at the server or at a site."""
 
     joined: JsonObject = Field(default_factory=dict)
-    asked: JsonObject = Field(default_factory=dict)
+    asked: JsonObject
 
 
 class SiteReport(FileModel):

@@ -158,11 +158,11 @@ def predict_place(
     would release noised values a second time.
     """
     check_arguments(arguments, fed.num_clients)
-    # Before joining, because a method that is refused must not cause any message.
+    # Before joining, because a request that is refused must not cause any message, nor leave a file.
     check_sets_up_again(_accepted(arguments, place)[0], arguments["run"])
+    if not (contained(place.runs, arguments["run"]) / "result.json").exists():
+        raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train the model first")
     with _taking_part(fed, arguments, place) as part:
-        if not (part.folder / "result.json").exists():
-            raise InputError(f"{place.name} has no finished run {arguments['run']!r}; train the model first")
         arrays, _ = read_tensors(part.folder / "model.safetensors")
         with fed.phase("setup", round_number=0):
             data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
@@ -207,9 +207,9 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         with _kept_private(place):
             of_server = kind.read_server(arguments, file)
     folder = contained(place.runs, arguments["run"])
-    # A second request of the same name could continue a run under weaker protections.
-    _check_same(folder, arguments)
     with _opened(folder, float(arguments["wait"])):
+        # A second request of the same name could continue a run under weaker protections.
+        _check_same(folder, arguments)
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
         agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
         task = kind.task(agreed)
@@ -217,12 +217,13 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         check_memory(place, method, config, task, 0 if site is None else kind.rows(site, config))
         if of_server is not None:
             of_server = kind.server_part(of_server, agreed)
-        # A prediction leaves the manifest of the training as it is.
-        if not (folder / "result.json").exists():
-            _write_manifest(folder, arguments, place, site, agreed, report, reports)
         local_part = None
         if site is not None:
             local_part = as_configured(kind.part(site, fed.workers[fed.here[0]], task, fed.device), config)
+        # After everything that may refuse the data here, and before anything of the data is sent. A
+        # prediction leaves the manifest of the training as it is.
+        if not (folder / "result.json").exists():
+            _write_manifest(folder, arguments, place, site, agreed, report, reports)
         data = get_task(task.name).data.located(
             fed, *(([], [of_server]) if site is None else ([local_part], []))
         )
@@ -258,8 +259,8 @@ def _accepted(arguments: JsonObject, place: "Place") -> tuple[Method, Any]:
                 "site start ... --forbid); choose another value"
             )
     if not place.rehearsal:
-        _refused_by(place, check_deployable, method, config, str(arguments.get("split", "")))
-        if arguments.get("rehearsal"):
+        _refused_by(place, check_deployable, method, config, arguments["split"])
+        if arguments["rehearsal"]:
             raise InputError(
                 f"{place.name} refuses a rehearsal, in which a site writes its part of the outcome for the "
                 "coordinator"
@@ -311,10 +312,10 @@ def _check_plugin(name: str, asked: JsonObject, place: "Place") -> None:
 def _check_code(name: str, asked: JsonObject, place: "Place") -> None:
     """Raise InputError unless the plug-in here has the code of the coordinator's."""
     here = code_digest(METHODS.module(name))
-    if asked.get("sha256", here) != here:
+    if asked["sha256"] != here:
         raise InputError(
             f"{place.name} has other code of {METHODS.plugin(name)} than the coordinator (sha256 {here[:16]} "
-            f"and {str(asked['sha256'])[:16]}); install the same version at all participants"
+            f"and {asked['sha256'][:16]}); install the same version at all participants"
         )
 
 
@@ -341,10 +342,10 @@ def _check_same(folder: Path, arguments: JsonObject) -> None:
     file = folder / "manifest.json"
     if not file.exists():
         return
-    before = files.read_json(file, SiteManifest).get("asked", {})
-    # These two change nothing that is computed or sent.
-    same = set(before) & set(arguments) - {"wait", "checkpoint_every"}
-    changed = differences({key: before[key] for key in same}, {key: arguments[key] for key in same})
+    # These change nothing that is computed or sent in the training.
+    free = dict.fromkeys(("wait", "checkpoint_every", "stamp"))
+    before = files.read_json(file, SiteManifest)["asked"]
+    changed = differences(before | free, arguments | free)
     if changed:
         raise InputError(
             f"the run {folder.name!r} was asked for with other arguments before: {'; '.join(changed[:5])}; "
@@ -472,7 +473,9 @@ def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
     for key in (*expected, *agreed):
         if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
             return f"{shown(key)} = {shown(agreed.get(key))} where {shown(expected.get(key))} is expected"
-    start = agreed.get("start", 0)
+    if "start" not in agreed:
+        return "no 'start' where a round that the site has saved, or none, is expected"
+    start = agreed["start"]
     if start is None or (type(start) is int and start in report["rounds"]):
         return ""
     return f"'start' = {shown(start)} where a round that the site has saved, or none, is expected"

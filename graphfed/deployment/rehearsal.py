@@ -24,6 +24,7 @@ from graphfed.tasks.inputs import Inputs, WorkerPart
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import RunConfig
+from graphfed.terminal import say
 
 #: The folder of the deployment inside the folder of the run, until the run has ended.
 FEDERATION = "federation"
@@ -93,7 +94,10 @@ def train_run(
             on_event=on_event,
         )
     if folder is not None:
-        shutil.rmtree(home)
+        # An error here would lose the outcome, which is not written yet.
+        shutil.rmtree(home, ignore_errors=True)
+        if home.exists():
+            say(f"warning: {home} could not be removed; remove it, because it has keys and copies of results")
     return ended
 
 

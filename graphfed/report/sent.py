@@ -58,7 +58,7 @@ def sent_in(folder: Path) -> list[Sent]:
     All phases count: set-up, training, evaluation and control. Predictions that were made later have ledgers
     of their own, which are added.
     """
-    asked = read_json(folder / "manifest.json", SiteManifest).get("asked", {})
+    asked = read_json(folder / "manifest.json", SiteManifest)["asked"]
     ledgers = [
         path for path in folder.glob("ledger*.json") if re.fullmatch(r"ledger(-[\d-]+)?\.json", path.name)
     ]

@@ -4,8 +4,9 @@
                               local.json          decision, progress, metrics, ledger, the other file's sha256
 
 In separate processes the files are called server, worker0, worker1, ... Each process writes and reads its own
-files. A round counts if all of its files are there and undamaged. The two newest rounds are kept, so a file
-that was cut short or damaged costs one checkpoint, never the run.
+files. A round counts if all of its files are there and undamaged. The newest round that every process is
+known to have saved is kept, and all later ones, so a file that was cut short or damaged costs one checkpoint,
+never the run.
 
 What set-up prepared is not saved. It is computed again from the same data and seeds, or from the saved values
 if a method must not send again what it sent (`Method.restore`), and its transfers stay on the ledger once.
@@ -45,7 +46,7 @@ from graphfed.terminal import say
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-#: The number of the newest rounds that are kept.
+#: The number of the newest rounds that one process keeps.
 KEPT = 2
 #: The control values of a round without a save or a stop.
 NOTHING_DUE = {"save": 0, "interrupt": 0}
@@ -120,6 +121,8 @@ class Checkpoints:
         self._listens = stop_request is None
         self._last = time.monotonic()
         self._saved: list[Path] = []
+        #: The newest round that this process has saved, and the newest one that every process has saved.
+        self._newest = self._common = start or 0
 
     @contextlib.contextmanager
     def listen(self) -> Iterator[None]:
@@ -138,9 +141,12 @@ class Checkpoints:
 
         If the disk refuses, warn and go on; the checkpoint before stays the newest one.
         """
-        folder = self._folder / _name(snapshot.number - 1)
+        number = snapshot.number - 1
+        folder = self._folder / _name(number)
+        # A process may be behind the others, because absent clients send nothing.
+        oldest = None if fed.link is None else self._common
         try:
-            _save(self._folder, _process_name(fed), fed, snapshot)
+            _save(self._folder, _process_name(fed), fed, snapshot, oldest)
         except OSError as error:
             kept = self._saved[-1].name if self._saved else "none"
             say(
@@ -152,6 +158,11 @@ class Checkpoints:
             # Also after a failure, so that a full disk is not tried again in every round.
             self._last = time.monotonic()
         self._saved.append(folder)
+        self._newest = number
+
+    def all_evaluated(self) -> None:
+        """Record that every process has evaluated a round, and so has saved the rounds before it."""
+        self._common = self._newest
 
     def load(self, fed: Federation, prepare: Callable[[Mapping[str, Located]], State]) -> Snapshot:
         """Read this process's part of round `start`. The ledger of `fed` becomes the saved one.
@@ -167,9 +178,15 @@ class Checkpoints:
 
 
 def write_part(
-    checkpoints: Path, number: int, process: str, arrays: dict[str, np.ndarray], content: Mapping[str, object]
+    checkpoints: Path,
+    number: int,
+    process: str,
+    arrays: dict[str, np.ndarray],
+    content: Mapping[str, object],
+    oldest: int | None = None,
 ) -> None:
-    """Write what one process saves after a round, and remove its older rounds except the newest.
+    """Write what one process saves after a round, and remove the rounds before `oldest` (None: all except
+    KEPT).
 
     `number` counts the rounds that are done, or another progress. `content` goes into the JSON file, with the
     version and the other file's checksum. Raises OSError if the disk refuses.
@@ -181,9 +198,9 @@ def write_part(
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     # Written last: a round without this file does not count.
     write_json(folder / f"{process}.json", {"version": VERSION, "sha256": digest, **content})
-    # Other processes may not have saved this round yet, so the one before stays until the next.
-    for old in _rounds(checkpoints)[KEPT:]:
-        if old.name < folder.name:
+    earlier = [old for old in _rounds(checkpoints) if old.name < folder.name]
+    for old in earlier[KEPT - 1 :] if oldest is None else earlier:
+        if oldest is None or old.name < _name(oldest):
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -264,7 +281,7 @@ def _fault(folder: Path, process: str, schema: "type[BaseModel]") -> str:
 # ---- the state of a run ------------------------------------------------------------------------------------
 
 
-def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) -> None:
+def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot, oldest: int | None) -> None:
     state, best = snapshot.state.values, snapshot.best.values
     values = {f"state.{k}": v for k, v in state.items()}
     # If the latest round is the best one, its values are stored once.
@@ -293,7 +310,7 @@ def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot) 
         "seconds": snapshot.seconds,
         "ledger": fed.ledger.to_json(),
     }
-    write_part(checkpoints, snapshot.number - 1, process, arrays, content)
+    write_part(checkpoints, snapshot.number - 1, process, arrays, content, oldest)
 
 
 def _load(

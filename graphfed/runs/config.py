@@ -143,16 +143,30 @@ def default_partition(method: Method, source: DataSource) -> str:
 
 
 def checked_training(
-    method: str | None, settings: Mapping[str, object], rounds: int | None, seed: int
+    method: str | None,
+    settings: Mapping[str, object],
+    rounds: int | None,
+    seed: int,
+    task: str | None = None,
 ) -> tuple[Method, Any, int]:
     """Check a method and its settings for a run whose data is elsewhere, in a deployment.
 
-    The result is the method, its config and the seed of the split. `rounds` is None for the default.
+    The result is the method, its config and the seed of the split. `rounds` is None for the default, and
+    `task` for the first one of the method, the only one that participants of a deployment run.
     """
     chosen = _method(method)
     seed = whole_number("seed", seed, 0, MAX_SEED)
-    task = first_task(chosen).name
-    training, rest = _training(chosen, task, dict(settings), rounds, seed, ["split_seed"])
+    name = _task(task, chosen)
+    if get_task(name).only_simulated:
+        raise InputError(
+            f"{get_task(name).only_simulated}; use the runtime 'local' or 'processes', or another task"
+        )
+    if name != chosen.tasks[0]:
+        raise InputError(
+            f"{chosen.name} can be deployed for task {chosen.tasks[0]!r} only (got {name!r}); leave the task "
+            "out"
+        )
+    training, rest = _training(chosen, name, dict(settings), rounds, seed, ["split_seed"])
     return chosen, training, whole_number("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 

@@ -232,6 +232,7 @@ class _Training:
     evaluation: AnyTask
     prepared: object
     enrolled: np.ndarray | None
+    checkpoints: Checkpoints | None
 
     def open_round(self, run: Snapshot, due: dict[str, int]) -> tuple[Snapshot, JsonObject]:
         """Send the control values that open the next round. If they say so, the last evaluated state
@@ -281,6 +282,8 @@ class _Training:
         with fed.phase("eval"):
             outputs = method.predict(fed, state, config, "val")
             scores, scored = evaluation.score(fed, self.data, outputs, "val", "val", self.prepared, config)
+        if self.checkpoints is not None:
+            self.checkpoints.all_evaluated()
         metric = evaluation.decides(config, self.prepared)
         # Only the server knows it; the other places get the decision with the next control message.
         progress = fed.server.run(update_progress, run.progress, scored, number, self.task.name, metric)
@@ -377,7 +380,7 @@ def train(
         check_sums_of_run(fed, data, evaluation, enrolled, config)
         prepared = evaluation.prepare(fed, data, task, config)
     data, scaling = agree_before_setup(fed, data, method, task, config)
-    training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled)
+    training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled, checkpoints)
     with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
             with fed.phase("setup", round_number=0):

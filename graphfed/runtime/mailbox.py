@@ -52,10 +52,11 @@ class Mailbox:
         self._closed: dict[Hashable, str] = {}
         self._changed = threading.Condition()
 
-    def begin(self, run: str) -> None:
+    def begin(self, run: str, *, reopen: bool = False) -> None:
         """Begin another run: drop the messages of earlier runs, those that arrive later included.
 
-        ProcessError if a run of this name was here before, because their messages could not be distinguished.
+        With `reopen`, messages of all senders are accepted again. ProcessError if a run of this name was here
+        before, because their messages could not be distinguished.
         """
         with self._changed:
             if run == self.run or run in self._over:
@@ -63,6 +64,8 @@ class Mailbox:
             # The name stays known: copies of its messages may still arrive.
             self._over.add(self.run)
             self.run = run
+            if reopen:
+                self._closed.clear()
             self._taken.clear()  # only messages of the last run were taken
             self._mail = {box: text for box, text in self._mail.items() if not self._is_over(box[1])}
             self._held.clear()
@@ -106,11 +109,6 @@ class Mailbox:
             if run is None or run == self.run:
                 self._closed.setdefault(sender, reason)
                 self._changed.notify_all()
-
-    def reopen(self) -> None:
-        """Accept messages from all senders again."""
-        with self._changed:
-            self._closed.clear()
 
     def closed(self, sender: Hashable) -> bool:
         with self._changed:

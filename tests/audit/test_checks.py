@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from graphfed.audit.run import audit
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.errors import InputError
 from graphfed.federation import Ledger
+from graphfed.methods.averaging import program
+from graphfed.methods.common.local_training import initial_weights
 from graphfed.runs.config import make_config
 from graphfed.runs.run import Result, load_inputs
 
@@ -98,10 +101,29 @@ def test_a_model_that_never_saw_a_label_does_not_leak(tmp_path: Path):
 
 def test_one_step_from_even_predictions_gives_the_shares_exactly():
     truth = np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 1.0]])
-    # The gradient of the bias is p - s with p = 1/3; one step of 0.5 from a bias of 0.2.
-    sent = np.full(3, 0.2)
-    bias = sent - 0.5 * (1 / 3 - truth)
-    assert estimate_shares(bias, sent, lr=0.5, steps=1) == pytest.approx(truth)
+    # The gradient of the bias is p - s with p = 1/3; one step of 0.5.
+    assert estimate_shares(-0.5 * (1 / 3 - truth), lr=0.5, steps=1) == pytest.approx(truth)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "admm", "fedsgd"])
+def test_a_first_bias_that_is_the_same_for_all_classes_does_not_change_the_estimate(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def estimate(out: Path) -> list[list[float]]:
+        settings = {"rule": rule, "optimizer": "sgd", "dropout": 0.0}
+        settings |= {"optimizer_at": "clients"} if rule == "fedavg" else {}
+        graphfed.run("fedavg", clients=3, rounds=1, threads=1, out=out, settings=settings)
+        found: list[list[float]] = audit(out).findings["label_histogram"].details["estimate"]
+        return found
+
+    def with_bias(*given: Any) -> Any:
+        weights = initial_weights(*given)
+        return {k: w + 0.2 if k == "layers.1.bias" else w for k, w in weights.items()}
+
+    without = estimate(tmp_path / "without")
+    # The softmax does not depend on it, so neither do gradients and steps.
+    monkeypatch.setattr(program, "initial_weights", with_bias)
+    assert np.allclose(estimate(tmp_path / "with"), without, atol=1e-3)
 
 
 def test_an_estimate_that_knows_the_classes_of_all_and_nothing_of_a_client_is_no_leak():

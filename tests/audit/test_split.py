@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import graphfed
+from graphfed.audit.attacks import sapgnn
 from graphfed.audit.attacks.sapgnn import count_read, explained_variance, group_by_direction, purity
 from graphfed.audit.base import Finding
 from graphfed.audit.run import audit
+from graphfed.audit.transcript import features_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +34,14 @@ def test_the_papers_identity_messages_give_every_vertexs_features_away(tmp_path:
     assert finding.details["recovered"] == finding.details["nodes"] == 1797
 
 
-@pytest.mark.parametrize("update", ["tropical", "product"])
+def test_features_of_the_other_sign_do_not_count_as_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sapgnn, "features_of", lambda cohort, rows: -features_of(cohort, rows))
+    assert found(tmp_path, "sapgnn", "split_features", maps="identity").value == 0
+
+
+@pytest.mark.parametrize("update", ["tropical", "product", "concat"])
 def test_identity_messages_leak_with_other_updates_too(update: str, tmp_path: Path) -> None:
     finding = found(tmp_path, "sapgnn", "split_features", maps="identity", update=update, aggr="min")
     assert finding.value == 1

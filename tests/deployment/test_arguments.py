@@ -32,13 +32,14 @@ def arguments_of(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [name for name in METHODS.own if not get_method(name).pooled])
 def test_what_the_coordinator_asks_for_is_accepted(name: str) -> None:
     check_arguments(arguments_of(name), 3)
-    check_arguments({**arguments_of(name), "stamp": "20260101-000000"}, 3)
+    check_arguments({**arguments_of(name), "stamp": "20260101-000000", "plugin": PLUGIN}, 3)
 
 
+PLUGIN = {"module": "m", "version": "1", "sha256": "0" * 64}
 WRONG: dict[str, list[Any]] = {
     "run": ["../x", 1, None],
     "method": [None, 1, "a" * 201],
-    "plugin": ["x", {"version": 1}, {"module": "m", "version": "1", "path": "/"}],
+    "plugin": ["x", {"version": 1}, {"module": "m", "version": "1"}, {**PLUGIN, "path": "/"}],
     "config": [None, [], "x"],
     "dtype": ["float16", "float32 ", None, 1],
     "split": [None, 1, "a" * 201],

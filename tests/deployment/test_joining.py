@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,27 @@ from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
-from graphfed.deployment.deploy import deploy
-from graphfed.deployment.participant import _accepted, _agree, _check_same, _data_digest
+from graphfed.deployment.deploy import deploy, request
+from graphfed.deployment.participant import (
+    _accept_agreed,
+    _accepted,
+    _agree,
+    _check_same,
+    _data_digest,
+)
 from graphfed.errors import InputError
-from graphfed.federation.cohort import make_cohort
+from graphfed.federation import Federation
+from graphfed.federation.cohort import make_cohort, save_cohort
 from graphfed.federation.series import Network
 from graphfed.files import write_json
+from graphfed.methods.registry import get_method
 from graphfed.nn.edges import make_edges
 from graphfed.plugins import code_digest
+from graphfed.runs.config import make_config
+from graphfed.runs.folder import open_folder
+from graphfed.runs.run import load_inputs
 from graphfed.runtime.nvflare.place import Place, this_place
+from graphfed.runtime.nvflare.project import Project, Site
 from graphfed.tasks.graphs.client_data import ClientData
 from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.graphs.schema import Schema
@@ -56,6 +69,19 @@ def reports(**changed: Any) -> list[dict[str, Any]]:
 
 def agree(arguments: list[dict[str, Any]], first: tuple[int, ...] = ()) -> dict[str, Any]:
     return _agree(arguments, SITES, (1, 1), participant.versions("fedavg"), "c", first, GRAPHS.agree, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "said"),
+    [
+        ("fedavg", "forecasting", "fedavg cannot do task 'forecasting'; choose cnfgnn"),
+        ("fedavg", "clasification", "unknown task 'clasification'; did you mean 'classification'"),
+        ("lumos", "link_prediction", "link prediction cannot be deployed"),
+    ],
+)
+def test_a_task_that_is_not_trained_is_refused(method: str, task: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        deploy(method, task=task, startup_kit=tmp_path)
 
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
@@ -138,6 +164,14 @@ def test_readings_that_do_not_go_together_are_named() -> None:
             SENSORS.agree({"north": wrong}, network)
 
 
+def test_a_site_refuses_an_agreement_that_does_not_say_where_the_run_begins() -> None:
+    report = reports(rounds=[0])[1]
+    agreed = agree(reports())
+    assert _accept_agreed(GRAPHS.agree, report, agreed) == ""
+    del agreed["start"]
+    assert "no 'start' where a round" in _accept_agreed(GRAPHS.agree, report, agreed)
+
+
 @given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))
 def test_all_places_go_on_from_the_newest_round_that_all_have(
     server: set[int], north: set[int], south: set[int]
@@ -160,7 +194,7 @@ def test_a_plug_in_s_method_runs_only_where_the_operator_names_it_or_its_module(
     """A refusal comes before any code of the plug-in runs, and says what the operator can do."""
     write("mild_method", METHOD.format(name="mild"))
     install("graphfed-mild", "1.5", methods={"mild": "mild_method:METHOD"})
-    plugin = {"distribution": "graphfed-mild", "version": "1.5"}
+    plugin = {"distribution": "graphfed-mild", "version": "1.5", "sha256": code_digest("mild_method")}
     asked = {**asked_for("mild"), "plugin": plugin}
     with pytest.raises(
         InputError, match=r"north does not run the method 'mild' of .*graphfed-mild 1\.5"
@@ -196,7 +230,11 @@ def test_a_rule_of_a_plug_in_runs_only_as_a_method_of_the_same_module(tmp_path: 
     write("borrower_method", BORROWER)
     install("graphfed-sly", rules={"sly": "sly_rule:RULE"}, methods={"slyavg": "sly_rule:METHOD"})
     install("graphfed-borrower", methods={"borrower": "borrower_method:METHOD"})
-    borrower = {"distribution": "graphfed-borrower", "version": "1.0"}
+    borrower = {
+        "distribution": "graphfed-borrower",
+        "version": "1.0",
+        "sha256": code_digest("borrower_method"),
+    }
     place = Place("north", tmp_path, methods=("fedgcn", "borrower"))
     for asked in (asked_for("fedgcn", rule="sly"), {**asked_for("borrower"), "plugin": borrower}):
         for allowed in (place, dataclasses.replace(place, rehearsal=True)):
@@ -212,7 +250,7 @@ def test_a_rule_of_a_plug_in_runs_only_as_a_method_of_the_same_module(tmp_path: 
     assert method.tree.listed(config)["mu"] == 0.5
     assert "sly_rule" not in sys.modules
 
-    asked = {**asked_for("slyavg"), "plugin": {"distribution": "graphfed-sly", "version": "1.0"}}
+    asked = {**asked_for("slyavg"), "plugin": {**borrower, "sha256": code_digest("sly_rule")}}
     method, config = _accepted(asked, Place("north", tmp_path, methods=("slyavg",)))
     assert (method.name, config.rule) == ("slyavg", "sly")
     with pytest.raises(InputError, match=r"rule='sly' .* write in sly_rule: METHOD = dataclasses.replace"):
@@ -233,7 +271,7 @@ def test_a_module_of_the_operator_s_own_runs_under_the_name_that_it_declares(tmp
     """A coordinator cannot give it another name, nor its name to another module."""
     write("mild_method", METHOD.format(name="mild"))
     sys.path.append(str(Path("modules").resolve()))
-    given = {"module": "mild_method", "version": "sha256:0"}
+    given = {"module": "mild_method", "version": "sha256:0", "sha256": code_digest("mild_method")}
     place = Place("north", tmp_path, allow=("mild_method",))
     assert _accepted({**asked_for("mild"), "plugin": given}, place)[0].name == "mild"
     with pytest.raises(
@@ -258,7 +296,13 @@ def test_the_version_of_a_plug_in_is_compared_when_sites_join(tmp_path: Path) ->
 
 
 def asked_for(name: str, **settings: Any) -> dict[str, Any]:
-    return {"method": name, "plugin": None, "config": {"rounds": 7, **settings}}
+    return {
+        "method": name,
+        "plugin": None,
+        "config": {"rounds": 7, **settings},
+        "split": "default",
+        "rehearsal": False,
+    }
 
 
 def test_a_site_takes_part_only_in_runs_that_its_operator_accepts(tmp_path: Path) -> None:
@@ -331,6 +375,8 @@ def test_a_run_of_the_same_name_with_other_arguments_is_refused(tmp_path: Path) 
     _check_same(tmp_path / "run-1", asked)
     write_json(tmp_path / "run-1" / "manifest.json", {"asked": asked})
     _check_same(tmp_path / "run-1", {**asked, "wait": 5.0, "stamp": "1"})
+    with pytest.raises(InputError, match="dtype is 'float64' instead of None; start a new run"):
+        _check_same(tmp_path / "run-1", {**asked, "dtype": "float64"})
     with pytest.raises(InputError, match=r"config\.aggregation is 'plaintext' instead of 'secure'; start"):
         _check_same(tmp_path / "run-1", {**asked, **asked_for("fedavg", aggregation="plaintext")})
 
@@ -358,6 +404,58 @@ def test_a_forbidden_value_is_compared_as_a_value_and_not_as_a_text(
         return
     with pytest.raises(InputError, match=f"north refuses runs with {rule}"):
         _accepted(asked_for("fedavg", **setting), place)
+
+
+def one_site(folder: Path) -> tuple[dict[str, Any], Place]:
+    """What is asked of a site with all clients of a project, and the site, which is the server too."""
+    save_cohort(site_data().cohort, folder / "data.safetensors")
+    method, project = get_method("fedavg"), Project("banks", (Site("north"),))
+    config = method.configure({"rounds": 1, "lr": 0.1})
+    asked = request(project, method, config, run="run-1", checkpoint_every=0.0, rehearsal=True)
+    return asked["arguments"], Place("north", folder, data=folder / "data.safetensors", rehearsal=True)
+
+
+def ignore(event: dict[str, Any]) -> None:
+    pass
+
+
+def test_a_prediction_without_a_finished_run_leaves_no_folder(tmp_path: Path) -> None:
+    asked, place = one_site(tmp_path)
+    with pytest.raises(InputError, match="north has no finished run 'run-1'; train the model first"):
+        participant.predict_place(Federation([[0]]), {**asked, "stamp": "1"}, ignore, place)
+    assert not place.runs.exists()
+
+
+def test_a_rehearsal_whose_folder_cannot_be_removed_keeps_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+    from graphfed.deployment import rehearsal
+
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / rehearsal.FEDERATION).symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(rehearsal, "Loopback", lambda *given, **more: ExitStack())
+    monkeypatch.setattr(rehearsal, "run_on_loopback", lambda *given, **more: ("outcome", "ledger"))
+    config = make_config("fedavg", clients=2, runtime="nvflare", data="social")
+    assert rehearsal.train_run(config, load_inputs(config), [], tmp_path) == ("outcome", "ledger")
+    assert f"{rehearsal.FEDERATION} could not be removed" in capsys.readouterr().err
+
+
+def test_a_request_that_waits_for_a_new_run_of_its_name_is_compared_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, place = one_site(tmp_path)
+    first = ExitStack()
+    folder = first.enter_context(open_folder(place.runs / "run-1"))
+
+    def end_first(seconds: float) -> None:
+        write_json(folder / "manifest.json", {"asked": asked})
+        first.close()
+
+    monkeypatch.setattr(participant.time, "sleep", end_first)
+    second = {**asked, "config": {**asked["config"], "lr": 0.2}}
+    with pytest.raises(InputError, match=r"'run-1' was asked for with other .*config\.lr is 0\.2 instead"):
+        participant.run_place(Federation([[0]]), second, ignore, place)
 
 
 def site_data(label: int | None = None) -> ClientData:

@@ -1,6 +1,8 @@
 """attention_sums: predictions and gradients are those of a dense GAT; what is hidden, what is not, and what
 each participant receives."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from worlds import (
     run_processes,
 )
 
+import graphfed
 from graphfed.crypto.sharing import FRACTION_BITS, decode
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
@@ -37,6 +40,7 @@ from graphfed.methods.base import State
 from graphfed.methods.common.local_training import initial_weights
 from graphfed.methods.parts import is_simulated
 from graphfed.nn.sparse import SparseMatrix
+from graphfed.runs.run import Result
 
 __all__ = ["float64", "three_clients"]
 
@@ -374,6 +378,21 @@ def test_with_min_group_the_network_has_no_edges_of_small_groups() -> None:
     expected = alpha @ z + weights["layers.0.bias"]
     ids = torch.from_numpy(world.partition.held_id)
     assert torch.allclose(found, expected[ids], rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_masks_cancel_in_a_run_that_goes_on_in_new_processes(tmp_path: Path) -> None:
+    """All processes make new keys and count their masks from the beginning; otherwise totals were noise."""
+    settings = {"exchange": "secure", "protocols": "real", "hidden": 4}
+    options: dict[str, Any] = {"rounds": 3, "clients": 3, "runtime": "processes", "threads": 1}
+    folder = tmp_path / "run"
+    whole = graphfed.run(NAME, out=folder, checkpoint_every=0, settings=settings, **options)
+    # As if it had been killed in its last round.
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "checkpoint" / "round-00000003")
+    again = graphfed.resume(folder)
+    assert isinstance(again, Result)
+    assert (again.val, again.test) == (whole.val, whole.test)
 
 
 def test_a_part_above_the_fixed_point_is_refused_with_the_exchange_that_holds_it() -> None:

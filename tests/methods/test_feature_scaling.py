@@ -15,11 +15,13 @@ from graphfed.data.partitions.partition import partition
 from graphfed.data.partitions.tables import from_assignment
 from graphfed.errors import InputError
 from graphfed.federation import Federation
-from graphfed.federation.cohort import Cohort, make_cohort
+from graphfed.federation.cohort import OWNER_UNITS, Cohort, make_cohort
 from graphfed.federation.link import Message, Pair
+from graphfed.federation.secure.aggregation import protected_sum
 from graphfed.methods.base import Task
 from graphfed.methods.common.feature_scaling import (
     MESSAGES,
+    SUMS,
     Scaling,
     move_centers,
     scale_features,
@@ -32,6 +34,7 @@ from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.tasks.graphs.node_scores import CLASS_COUNTS
 from graphfed.tasks.registry import default_settings
 
 N = 120
@@ -294,6 +297,19 @@ def test_a_secure_sum_gives_the_same_scale_and_shows_the_server_no_clients_part(
     kinds = {entry.name.partition("/")[2] for entry in fed.ledger.entries if "magnitudes" in entry.name}
     assert "masked" in kinds
     assert "" not in kinds
+
+
+@pytest.mark.parametrize("protection", ["plaintext", "secure"])
+def test_nodes_with_three_owners_are_counted_exactly_whatever_the_number_of_clients(protection):
+    """A third of a node is not a multiple of 2^-24, and the errors of 60 clients would add up to a unit."""
+    fed = stacked(60)
+    third = torch.full((60, 1), OWNER_UNITS // 3)
+    counts = fed.locate("clients", "counts", [{"count": third, "rows": third}])
+    total = protected_sum(fed, SUMS, counts, protection=protection, name="sum", like=(1, ("count", "rows")))
+    assert [int(x) for x in total.parts[0].values()] == [20 * OWNER_UNITS] * 2
+    classes = fed.locate("clients", "classes", [third])
+    total = protected_sum(fed, CLASS_COUNTS, classes, protection=protection, name="sum", like=(1,))
+    assert int(total.parts[0]) == 20 * OWNER_UNITS
 
 
 def test_a_node_that_several_clients_own_counts_once():

@@ -19,6 +19,7 @@ pytest.importorskip("stable_baselines3", reason="learning policies needs the ext
 from gymnasium.utils.env_checker import check_env
 
 import graphfed
+from graphfed.audit.run import audit
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.fedgraph import method as fedgraph
 from graphfed.methods.fedgraph.learned_policy import PolicyFile, act, learned_decision, write_policy
@@ -219,9 +220,11 @@ def test_a_run_with_a_policys_file_decides_as_the_environment_without_noise(
         rounds=ROUNDS,
         seed=7,
         settings={"policy": "ddpg", "policy_file": str(path)},
-        out=False,
+        out=tmp_path / "run",
     )
     assert result.val["accuracy"] == max(info["accuracy"] for info in infos)
+    # Clients send their weights as rows.
+    assert audit(tmp_path / "run").findings["label_histogram"].details["clients"] == CLIENTS
 
 
 def test_what_the_actor_is_given_is_what_a_run_gives_it(federation: PreparedFederation) -> None:

@@ -12,6 +12,8 @@ import torch
 from graphfed.errors import GraphfedError
 from graphfed.federation import CLIENTS, Federation
 from graphfed.federation.link import SERVER_INDEX
+from graphfed.runs.checkpoint import Checkpoints, Snapshot
+from graphfed.runs.processes import run_worker
 from graphfed.runtime.interrupts import listening
 from graphfed.runtime.processes import Workers
 
@@ -22,6 +24,20 @@ SECRET = "the salary of Alice is 5000"
 
 def threads(fed: Federation, arguments: Any, log: Log) -> dict[str, Any]:
     return {"pid": os.getpid(), "threads": torch.get_num_threads(), "session": os.getsid(0)}
+
+
+def lagging_worker(fed: Federation, arguments: Any, log: Log) -> Any:
+    """Trains; the last worker stops before it saves its third round."""
+    save = Checkpoints.save
+
+    def slow(self: Checkpoints, fed: Federation, snapshot: Snapshot) -> None:
+        if snapshot.number == 3:
+            time.sleep(120)
+        save(self, fed, snapshot)
+
+    if list(fed.here) == [len(fed.workers) - 1]:
+        Checkpoints.save = slow  # type: ignore[method-assign]
+    return run_worker(fed, arguments, log)
 
 
 def spin(fed: Federation, arguments: Any, log: Log) -> None:

@@ -193,9 +193,9 @@ def test_a_loss_in_an_earlier_run_closes_nobody_in_the_present_one() -> None:
 def test_senders_may_be_heard_again_once_they_are_reopened() -> None:
     mailbox = begun()
     mailbox.close("north", "is gone")
-    mailbox.reopen()
+    mailbox.begin("second", reopen=True)
     mailbox.check_open("north", "a", "north")
-    mailbox.put("north", "first/a", b"1")
+    mailbox.put("north", "second/a", b"1")
     assert mailbox.take("north", "a", "north") == b"1"
 
 

@@ -15,7 +15,9 @@ from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.base import Task
 from graphfed.methods.registry import get_method
+from graphfed.random import fold, permutation
 from graphfed.runs import processes as experiment_sites
+from graphfed.runs.checkpoint import newest_round, process_names
 from graphfed.runs.processes import run_worker, train_in_processes
 from graphfed.runs.train import Event
 from graphfed.runtime.processes import Workers
@@ -65,6 +67,33 @@ def test_sites_remove_their_data_files_before_training_and_use_the_threads_asked
     assert sorted(written) == ["worker0.safetensors", "worker1.safetensors"]
     assert left["train"] == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_worker_was_behind_goes_on_from_a_round_that_all_processes_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Absent clients send nothing, so the others do not wait for their worker."""
+    monkeypatch.setattr(experiment_sites, "PROGRAM", "runtime_programs:lagging_worker")
+    method = get_method("fedavg")
+    settings = {"rounds": 9, "hidden": 2, "fraction": 0.5, "eval_every": 9, "optimizer_at": "clients"}
+
+    def absent(seed: int) -> bool:
+        """Whether client 1 takes part in none of the rounds 3 to 6."""
+        return all(permutation(fold(seed, "roster", number), 2)[0] == 0 for number in range(3, 7))
+
+    seed = next(seed for seed in range(1000) if absent(seed))
+    config = method.configure({**settings, "seed": seed}, default_settings(method))
+
+    def kill(event: Event) -> None:
+        if event.phase == "train" and event.round == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_in_processes(
+            method, two_clients(), Task(3, 2), config, on_event=kill, checkpoints=(tmp_path, 0.0, None)
+        )
+    assert newest_round(tmp_path, process_names(2, separate=True))[0] == 1
 
 
 def test_a_data_file_that_cannot_be_read_is_removed_all_the_same(tmp_path: Path) -> None:

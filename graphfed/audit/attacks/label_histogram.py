@@ -20,24 +20,27 @@ need eta and E.
 """
 
 import numpy as np
+import torch
 
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.scoring import interval, not_measured
 from graphfed.data.seeding import generator
+from graphfed.methods.averaging.program import rule_of
+from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.settings import values
 
 DRAWS = 1000
 
 
-def estimate_shares(bias: np.ndarray, sent: np.ndarray, lr: float, steps: int) -> np.ndarray:
+def estimate_shares(change: np.ndarray, lr: float, steps: int) -> np.ndarray:
     """Estimate the fraction of each class among each client's training labels, [K, C]; rows sum to 1.
 
-    `bias` [K, C] is the last bias that each client sends after `steps` steps, and `sent` [C] the one before.
+    `change` [K, C] is by how much each client has moved the last bias in `steps` steps.
     """
     # The gradient of the last bias is the mean of p - y, and p is about 1/C: s is about 1/C + step / (eta E).
-    fractions = np.clip(1 / bias.shape[1] + (bias - sent) / (lr * steps), 0, None)
+    fractions = np.clip(1 / change.shape[1] + change / (lr * steps), 0, None)
     total = fractions.sum(axis=1, keepdims=True)
-    estimate: np.ndarray = np.where(total > 0, fractions / np.where(total > 0, total, 1), 1 / bias.shape[1])
+    estimate: np.ndarray = np.where(total > 0, fractions / np.where(total > 0, total, 1), 1 / change.shape[1])
     return estimate
 
 
@@ -84,6 +87,13 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
     return float((left * right).sum()) / norm if norm > 1e-12 else 0.0
 
 
+def _sends_changes(config: object) -> bool:
+    """Return whether clients send changes of the weights (rule=admm in its first round), not weights."""
+    return isinstance(config, AveragingSettings) and any(
+        average.name == "update" and not average.of_model for average in rule_of(config).averages
+    )
+
+
 def run(audited: AuditedRun) -> Finding:
     """Estimate the clients' classes from the first round's updates, and compare with the true ones."""
     transcript, settings = audited.transcript, values(audited.config.settings)
@@ -99,14 +109,21 @@ def run(audited: AuditedRun) -> Finding:
     attacked = (histogram.sum(axis=1) > 0) & update.present
     if attacked.sum() < 2:
         return not_measured("fewer than two clients have training nodes")
-    if name not in update.payload or name not in sent:
+    weights = update.payload
+    if isinstance(weights, torch.Tensor):
+        # With fedgraph's policy=ddpg a client sends all weights as one row, in the order of their names.
+        names = sorted(sent)
+        weights = dict(
+            zip(names, torch.split(weights, [sent[each].numel() for each in names], 1), strict=True)
+        )
+    if name not in weights or name not in sent:
         return not_measured(f"the model has no weight {name}")
-    received = update.payload[name].cpu().numpy().astype(np.float64)[attacked]
-    before = sent[name].cpu().numpy().astype(np.float64)
-    if gradients:  # a step of size 1
-        estimate = estimate_shares(before - received, before, 1.0, 1)
+    received = weights[name].cpu().numpy().astype(np.float64)[attacked]
+    if gradients:
+        estimate = estimate_shares(-received, 1.0, 1)  # a step of size 1
     else:
-        estimate = estimate_shares(received, before, settings["lr"], settings["local_steps"])
+        before = 0 if _sends_changes(audited.config.settings) else sent[name].cpu().numpy()
+        estimate = estimate_shares(received - before, settings["lr"], settings["local_steps"])
     truth = histogram[attacked] / histogram[attacked].sum(axis=1, keepdims=True)
     # Clients that were not attacked have no row in the estimate.
     place = np.cumsum(attacked) - 1

@@ -49,6 +49,7 @@ from graphfed.audit.transcript import (
 )
 from graphfed.federation.secure.protection import PLAINTEXT
 from graphfed.methods.settings import changed, value
+from graphfed.nn.maxpool import UPDATES
 
 #: The fraction of nodes whose features the server knows, and the largest number of nodes in the attack.
 KNOWN, MAX_NODES = 0.1, 20_000
@@ -230,12 +231,13 @@ def transcript_of(audited: AuditedRun, rounds: int, keep: Callable[[ObservedTran
 
 def _read(audited: AuditedRun, transcript: Transcript, rows: np.ndarray) -> Finding:
     """Compare the uploads with the features, for identity messages."""
-    truth = features_of(transcript.cohort, rows)
-    pooling = "sapgnn/features" if audited.config.settings.form.update != "tropical" else None
+    truth, form = features_of(transcript.cohort, rows), audited.config.settings.form
+    if form.aggr == "min" and UPDATES[form.update].odd:
+        truth = -truth  # as clients send them
+    pooling = "sapgnn/features" if form.update != "tropical" else None
     name, phase = (pooling, "setup") if pooling else ("sapgnn/local_embedding", "train")
     arrived = dense_rows(transcript.first(name, phase).payload, rows)[:, : truth.shape[1]]
-    # By magnitude: with aggr=min uploads are negated.
-    same = ((arrived.abs() - truth.abs()).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
+    same = ((arrived - truth).abs().amax(1) <= 1e-6 * truth.abs().amax().clamp(min=1)).double()
     fraction = float(same.mean())
     return Finding(
         result=f"the server reads the features of {int(same.sum())} of {len(rows)} nodes "

@@ -32,7 +32,7 @@ from graphfed.crypto.aggregation.client import Client, IdealClient
 from graphfed.crypto.aggregation.server import IdealServer, Server
 from graphfed.crypto.aggregation.terms import FEWEST_CLIENTS, Terms
 from graphfed.crypto.errors import ProtocolError
-from graphfed.crypto.sharing import decode, encode
+from graphfed.crypto.sharing import FRACTION_BITS, decode, encode
 from graphfed.errors import InputError
 from graphfed.federation.core import Federation
 from graphfed.federation.payload import Leaf, Payload
@@ -99,6 +99,19 @@ class SumForm:
     parts: Callable[..., Any]
     like: Callable[..., Any]
     opened: Callable[[Any], Any] | None = None
+
+
+def encode_whole(x: Tensor) -> Tensor:
+    """Convert whole numbers [...] int64 to floats whose secure sum is exact, whatever the number of clients,
+    while it is below 2^53.
+    """
+    # The unit of the fixed point, so that nothing is rounded.
+    return x.double() * 2.0**-FRACTION_BITS
+
+
+def decode_whole(total: Tensor) -> Tensor:
+    """Convert a secure sum of `encode_whole` to the sum of the whole numbers, int64."""
+    return (total * 2.0**FRACTION_BITS).long()
 
 
 def check_sums(fed: Federation, protection: str, clients: int) -> None:

@@ -221,6 +221,9 @@ def add_rows(targets: Targets, received: Tensor) -> Tensor:
 class Masks:
     """The masks of a cohort's clients. Each use takes new masks, in the same order at all clients.
 
+    All processes run the same program, as the keys of messages need too (`Delivery.next_key`). A run that is
+    resumed sets all clients up again, so they have new keys and count from the beginning.
+
     Args:
         pairs: For each client of the cohort and each other contributor of some of its targets: the rows of
             these targets, the key of the two, and whether the client adds the mask.

@@ -41,7 +41,13 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
-from graphfed.federation.secure.aggregation import SumForm, messages, protected_sum
+from graphfed.federation.secure.aggregation import (
+    SumForm,
+    decode_whole,
+    encode_whole,
+    messages,
+    protected_sum,
+)
 from graphfed.federation.series import SensorData, TaskData
 from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Method, Task
@@ -151,9 +157,9 @@ def count_distances(columns: Columns, units: Sums) -> Sums:
     return {"count": _sum_by_client(found, columns), "exponent": _sum_by_client(exponent, columns)}
 
 
-def as_shares(sums: Sums) -> Sums:
-    """Convert sums to numbers of nodes, float64, for a secure sum."""
-    return {name: x.double() / OWNER_UNITS for name, x in sums.items()}
+def encode_sums(sums: Sums) -> Sums:
+    """Convert sums to numbers that a secure sum adds up exactly."""
+    return {name: encode_whole(x) for name, x in sums.items()}
 
 
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
@@ -335,17 +341,16 @@ def units_of(agreement: Sums, columns: Tensor) -> Sums:
 
 
 def like_sums(width: int, names: tuple[str, ...]) -> Sums:
-    """Return values of the shape of one client's `as_shares`."""
+    """Return values of the shape of one client's `encode_sums`."""
     return {name: torch.zeros(1 if name == "rows" else width) for name in names}
 
 
-def from_shares(sums: Sums) -> Sums:
-    """Convert a sum of `as_shares` back to OWNER_UNITS."""
-    # The fixed point of a secure sum is finer than a unit; rounding removes its error.
-    return {name: (x * OWNER_UNITS).round().long() for name, x in sums.items()}
+def decode_sums(sums: Sums) -> Sums:
+    """Convert a secure sum of `encode_sums` back to whole numbers."""
+    return {name: decode_whole(x) for name, x in sums.items()}
 
 
-_SUMS = SumForm(sum_over_clients, as_shares, like_sums, from_shares)
+SUMS = SumForm(sum_over_clients, encode_sums, like_sums, decode_sums)
 
 
 # ---- the program over places -------------------------------------------------------------------------------
@@ -377,7 +382,7 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
         return protected_sum(
             fed,
-            _SUMS,
+            SUMS,
             sums,
             protection=sum_protection(config),
             name=name,

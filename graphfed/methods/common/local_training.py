@@ -411,9 +411,9 @@ def with_values(weights: Weights, values: dict[str, Tensor]) -> Weights:
 
 
 def _rows_of_client(weight: Tensor | SparseWeights) -> Tensor:
-    """Return the client of each leading row of a per-client weight; shared rows at the end count as client
-    0's.
-    """
+    """Return the client of each leading row of a per-client weight."""
+    # If clients may be absent, every client stores every row (`prepare`) and none has the shared rows at the
+    # end, which therefore may count as client 0's.
     if isinstance(weight, SparseWeights):
         return torch.cat([weight.pair_client, torch.zeros_like(weight.ghost[:, 0], dtype=torch.int64)])
     return torch.arange(len(weight), device=weight.device)

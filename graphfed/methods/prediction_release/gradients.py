@@ -37,8 +37,8 @@ from graphfed.random import fold
 
 
 @dataclass(frozen=True)
-class GradientSum:
-    """A sum of gradients under one protection.
+class NetworkGradient:
+    """The mean gradient of the network under one protection of sums.
 
     Attributes:
         prepare: (cohort, config) -> the batches of a cohort.
@@ -107,7 +107,7 @@ def mean_in_plaintext(
     return received, fed.server.run(divide, fed.gradients(leaves), count, weights)
 
 
-def mean_of_parts(
+def mean_in_secure_sum(
     fed: Federation,
     prepared: Located,
     weights: Located,
@@ -124,7 +124,7 @@ def mean_of_parts(
     return received, secure_mean(fed, parts, counts, weights, name="prediction_release/gradient")
 
 
-GRADIENTS: Mapping[str, GradientSum] = {
-    "plaintext": GradientSum(prepare_together, count_once, mean_in_plaintext),
-    "secure": GradientSum(prepare_apart, count_in_sums, mean_of_parts),
+NETWORK_GRADIENTS: Mapping[str, NetworkGradient] = {
+    "plaintext": NetworkGradient(prepare_together, count_once, mean_in_plaintext),
+    "secure": NetworkGradient(prepare_apart, count_in_sums, mean_in_secure_sum),
 }

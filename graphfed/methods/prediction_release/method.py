@@ -66,7 +66,7 @@ from graphfed.methods.common.remote_neighbours import remote_ids
 from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.parts import Network
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
-from graphfed.methods.prediction_release.gradients import GRADIENTS, training_nodes_of_clients
+from graphfed.methods.prediction_release.gradients import NETWORK_GRADIENTS, training_nodes_of_clients
 from graphfed.methods.prediction_release.release import draw_words, no_evidence, release
 from graphfed.nn.backbones import Weights
 
@@ -153,7 +153,7 @@ def restore(
 ) -> State:
     """Rebuild the state of a run that is resumed: no noise is drawn again."""
     fed.expect("model", initial_weights, task, config.network, config.run.seed, str(fed.device))
-    form = GRADIENTS[config.sums.aggregation]
+    form = NETWORK_GRADIENTS[config.sums.aggregation]
     # `check_graph` runs only where a process has the whole graph.
     data = fed.clients.run(check_cohort, data)
     batches = fed.clients.run(form.prepare, data, config)
@@ -167,7 +167,7 @@ def round(fed: Federation, state: State, config: PredictionReleaseConfig, round_
     """Train for a round; in the round of the release, predict and release with the weights it begins with."""
     prepared: Prepared = state.prepared
     values = dict(state.values)
-    received, gradient = GRADIENTS[config.sums.aggregation].mean(
+    received, gradient = NETWORK_GRADIENTS[config.sums.aggregation].mean(
         fed, prepared.batches, values["weights"], prepared.train, config, round_number
     )
     # The gradient was computed before: the release changes no weight of any round.

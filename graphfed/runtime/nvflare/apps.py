@@ -16,7 +16,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -35,7 +35,7 @@ from graphfed.runtime.failures import MAX_TEXT, what_failed
 from graphfed.runtime.interrupts import Interrupted
 from graphfed.runtime.mailbox import Mailbox, PeerLost, ProcessError
 from graphfed.runtime.nvflare.cells import listen, post_to
-from graphfed.runtime.nvflare.coordinator import COMMAND, OUTCOMES, RESULTS
+from graphfed.runtime.nvflare.coordinator import COMMAND, KINDS, OUTCOMES, RESULTS
 from graphfed.runtime.nvflare.link import OFFER, Channels, FlareLink, Inbox, Part
 from graphfed.runtime.nvflare.place import Place, this_place
 from graphfed.runtime.nvflare.requests import Asked, Request, check_name, checked
@@ -172,8 +172,10 @@ class SiteApp(_App):
                 if self._busy:
                     raise InputError("this site still takes part in another run; wait until that has ended")
                 run = accepted(start.request, load_startup_kit(place.startup_kit), once=True)
+                # Before the server learns that the run has begun: from then on it may stop the run.
+                self.mailbox.begin(run.run, reopen=True)
                 self._busy = True
-        except Refused as error:
+        except (Refused, ProcessError) as error:
             received = content_of(start.request)[:MAX_TEXT]
             text = f"refuses the run: {error}"[:MAX_TEXT]
             return json.dumps({"kind": "failed", "text": text, "received": received})
@@ -186,16 +188,16 @@ class SiteApp(_App):
         return ""
 
     @collab.publish
-    def stop(self, reason: str) -> None:
-        """End the present run for a reason (the end of a sentence): nothing more comes from the other
-        participants.
+    def stop(self, run: str, reason: str) -> None:
+        """End a run, if it is the present one, for a reason (the end of a sentence): nothing more comes from
+        the other participants.
         """
         if collab.caller == SERVER:
-            self._stop([SERVER, *(proxy.name for proxy in collab.clients)], str(reason)[:1000])
+            self._stop(run, [SERVER, *(proxy.name for proxy in collab.clients)], str(reason)[:1000])
 
-    def _stop(self, names: Iterable[str], reason: str) -> None:
+    def _stop(self, run: str, names: Iterable[str], reason: str) -> None:
         for name in names:
-            self.mailbox.close(name, reason)
+            self.mailbox.close(name, reason, run=run)
 
     def _work(
         self, place: Place, run: Request, session: str, proxies: dict[str, Proxy], context: Context
@@ -218,8 +220,6 @@ class SiteApp(_App):
     def _part_of(self, place: Place, run: Request, session: str, proxies: dict[str, Proxy]) -> JsonObject:
         names = {SERVER_INDEX: SERVER, **dict(enumerate(run.sites))}
         posts = {index: post_to(name, proxies[name]) for index, name in names.items() if name != place.name}
-        self.mailbox.begin(run.run)
-        self.mailbox.reopen()
         self.mailbox.patience = run.patience
         sites = {names[index]: post for index, post in posts.items() if index != SERVER_INDEX}
         identity = Identity.load(place.startup_kit)
@@ -257,47 +257,56 @@ class SiteApp(_App):
                 proxies[SERVER](timeout=run.give_up).alive()
                 heard = time.monotonic()
             if context.is_aborted():
-                self._stop(proxies, "ended the job")
+                self._stop(run.run, proxies, "ended the job")
             elif time.monotonic() - heard > run.give_up:
-                self._stop(proxies, f"has not answered for {run.give_up:g} s")
+                self._stop(run.run, proxies, f"has not answered for {run.give_up:g} s")
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A run at the server. Calls and threads that are late change only the run that they belong to.
+
+    Attributes:
+        heard: When each site gave its last sign of life.
+        ended: The outcomes of the sites whose part has ended.
+    """
+
+    run: str
+    sites: list[str]
+    heard: dict[str, float]
+    ended: dict[str, JsonObject] = field(default_factory=dict)
 
 
 class ServerApp(_App):
     def __init__(self, request: str) -> None:
         super().__init__()
         self.request = request
-        self._sites: list[str] = []
-        self._heard: dict[str, float] = {}
-        self._ended: dict[str, JsonObject] = {}
+        self._running = _Running("", [], {})
         self._events: list[JsonObject] = []
         self._place: Place | None = None
 
     @collab.publish
     def alive(self) -> None:
-        self._heard[collab.caller] = time.monotonic()
+        self._running.heard[collab.caller] = time.monotonic()
 
     @collab.publish
     def ended(self, run: str, outcome: str) -> None:
         """Record the outcome of the calling site's part of a run."""
+        running = self._running
         # An outcome that was repeated too late belongs to an earlier run.
-        if run == self.mailbox.run:
-            self._record(collab.caller, outcome)
+        if run == running.run:
+            self._record(running, collab.caller, outcome)
 
-    def _refused(self, name: str, outcome: object) -> None:
-        """Record the answer of a site that was asked to start a run, if it refuses."""
-        if outcome != "":
-            self._record(name, str(outcome))
-
-    def _record(self, name: str, outcome: str) -> None:
+    def _record(self, running: _Running, name: str, outcome: str) -> None:
         """Record the outcome of a site's part, and end the run if it is not done."""
         ended = json.loads(outcome)
         kind, text = str(ended["kind"]), str(ended.get("text", ""))[:MAX_TEXT]
         kept = {key: str(ended[key])[:MAX_STATEMENT] for key in ("statement", "received") if key in ended}
         # A site may send any text here.
-        kind = kind if kind in _RANK else "failed"
-        self._ended[name] = {"kind": kind, "text": f"{name}: {text}", **kept}
+        kind = kind if kind in KINDS else "failed"
+        running.ended[name] = {"kind": kind, "text": f"{name}: {text}", **kept}
         if kind != "done":
-            self._give_up(name, f"ended the run: {text}")
+            self._give_up(running, name, f"ended the run: {text}")
 
     @collab.main
     def main(self) -> None:
@@ -348,18 +357,22 @@ class ServerApp(_App):
     ) -> JsonObject:
         """Run one run at all participants; return its outcome, with the error of the one that failed."""
         request = json.dumps({"request": text, "session": job, "time": time.time()})
-        self._sites, give_up = run.sites, run.give_up
-        sites = self._sites
+        sites, give_up = run.sites, run.give_up
         names = {SERVER_INDEX: SERVER, **dict(enumerate(sites))}
         posts = {number: post_to(name, proxies[name]) for number, name in enumerate(sites)}
-        self.mailbox.begin(run.run)
-        self.mailbox.reopen()
+        self.mailbox.begin(run.run, reopen=True)
         self.mailbox.patience = run.patience
         link = FlareLink(names, posts, self.mailbox, channels=None, give_up=give_up)
-        self._heard, self._ended = dict.fromkeys(sites, time.monotonic()), {}
+        running = self._running = _Running(run.run, sites, dict.fromkeys(sites, time.monotonic()))
         over = threading.Event()
-        threading.Thread(target=self._watch, args=(give_up, context, over), daemon=True).start()
-        self._call(proxies, context, lambda proxy: proxy(timeout=CALL).start(request=request), self._refused)
+        threading.Thread(target=self._watch, args=(running, give_up, context, over), daemon=True).start()
+
+        def start(name: str, proxy: Proxy) -> None:
+            refusal = proxy(timeout=CALL).start(request=request)
+            if refusal != "":
+                self._record(running, name, str(refusal))
+
+        self._call(running, proxies, context, start)
 
         def log(event: JsonObject) -> None:
             self._events.append({"run": run.run, "event": event})
@@ -370,54 +383,59 @@ class ServerApp(_App):
         else:
             # The other sites wait for messages that will never come; without this they would wait for the
             # whole of their patience.
-            left = {name: proxy for name, proxy in proxies.items() if name not in self._ended}
-            self._call(left, context, lambda proxy: proxy(timeout=5.0).stop(reason="stopped the run"))
-        while len(self._ended) < len(sites):
+            left = {name: proxy for name, proxy in proxies.items() if name not in running.ended}
+
+            def stop(name: str, proxy: Proxy) -> None:
+                proxy(timeout=5.0).stop(run=run.run, reason="stopped the run")
+
+            self._call(running, left, context, stop)
+        while len(running.ended) < len(sites):
             time.sleep(0.02)  # it ends, because `_watch` gives up sites that do not report
         over.set()
         link.close()
-        statements = {name: ended.get("statement") for name, ended in self._ended.items()}
-        return {"run": run.run, "statements": statements, **_worst([outcome, *self._ended.values()])}
+        statements = {name: ended.get("statement") for name, ended in running.ended.items()}
+        return {"run": run.run, "statements": statements, **_worst([outcome, *running.ended.values()])}
 
-    def _give_up(self, name: str, why: str) -> None:
+    def _give_up(self, running: _Running, name: str, why: str) -> None:
         """End the run after a site is lost.
 
         The other sites may be waiting for the lost one, and would otherwise be reported as silent.
         """
-        self.mailbox.close(name, why)
-        for site in self._sites:
-            self.mailbox.close(site, f"cannot continue: {name} {why}")
+        self.mailbox.close(name, why, run=running.run)
+        for site in running.sites:
+            self.mailbox.close(site, f"cannot continue: {name} {why}", run=running.run)
 
-    def _watch(self, give_up: float, context: Context, over: threading.Event) -> None:
+    def _watch(self, running: _Running, give_up: float, context: Context, over: threading.Event) -> None:
         """Give up a site that does not report any more."""
         while not over.wait(0.2):
-            for name, heard in self._heard.items():
+            for name in running.sites:
                 why = ""
                 if context.is_aborted():
                     why = "was stopped, because the job was aborted"
-                elif time.monotonic() - heard > give_up:
+                elif time.monotonic() - running.heard[name] > give_up:
                     why = f"sent no sign of life for {give_up:g} s"
-                if why and name not in self._ended:
-                    self._give_up(name, why)
-                    self._ended[name] = {"kind": "lost", "text": f"{name} {why}"}
+                lost = {"kind": "lost", "text": f"{name} {why}"}
+                # The outcome of the site may arrive meanwhile, and is the one that counts.
+                if why and running.ended.setdefault(name, lost) is lost:
+                    self._give_up(running, name, why)
 
     def _call(
         self,
+        running: _Running,
         proxies: Mapping[str, Proxy],
         context: Context,
-        act: Callable[[Proxy], object],
-        answered: Callable[[str, object], None] = lambda name, answer: None,
+        act: Callable[[str, Proxy], None],
     ) -> None:
         """Call sites at the same time; give up those that cannot be reached."""
 
         def one(name: str, proxy: Proxy) -> None:
             set_call_context(context)
             try:
-                answered(name, act(proxy))
+                act(name, proxy)
             except Exception as error:
                 why = f"could not be reached: {type(error).__name__}"
-                self.mailbox.close(name, why)
-                self._ended.setdefault(name, {"kind": "lost", "text": f"{name} {why}"})
+                self.mailbox.close(name, why, run=running.run)
+                running.ended.setdefault(name, {"kind": "lost", "text": f"{name} {why}"})
 
         threads = [threading.Thread(target=one, args=item, daemon=True) for item in proxies.items()]
         for thread in threads:
@@ -475,9 +493,5 @@ def _repeated(call: Callable[[], object], give_up: float) -> None:
             time.sleep(0.2)
 
 
-#: Kinds of outcomes, from the most informative one to those that follow from the outcome of another site.
-_RANK = ("input", "failed", "interrupted", "lost", "done")
-
-
 def _worst(outcomes: list[JsonObject]) -> JsonObject:
-    return min(outcomes, key=lambda outcome: _RANK.index(outcome["kind"]))
+    return min(outcomes, key=lambda outcome: KINDS.index(outcome["kind"]))

@@ -36,6 +36,8 @@ CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 #: The status of a job whose server's part has completed.
 DONE_STATUS = "FINISHED:COMPLETED"
+#: How a run can end, from the most informative kind to those that follow from another participant's.
+KINDS = ("input", "failed", "interrupted", "lost", "done")
 #: The key of FLARE's list of answers to a job, "NAME: OK" or "NAME: REASON", and the most characters of a
 #: reason that is passed on.
 DEPLOYED, MAX_REASON = "job_deploy_detail", 500
@@ -291,11 +293,17 @@ class Coordinator:
             try:
                 work = Path(self._ask(lambda s: s.download_job_result(job, folder))) / "workspace"
                 content = parse_json(read_regular(work / OUTCOMES))
-                asked = {str(run["run"]) for run in runs}
-                for outcome in content["outcomes"]:
+                outcomes, events = list(content["outcomes"]), list(content["events"])
+                if not 0 < len(outcomes) <= len(runs):
+                    raise ValueError(f"it has {len(outcomes)} outcomes of {len(runs)} runs")
+                # Runs after a lost one were not begun.
+                for outcome, run in zip(outcomes, runs, strict=False):
                     # The name comes from the server and becomes part of a path below.
-                    if outcome["run"] not in asked:
+                    if outcome["run"] != run["run"]:
                         raise ValueError(f"it has a run {shown(outcome['run'])} that was not asked for")
+                    if outcome["kind"] not in KINDS:
+                        raise ValueError(f"it has an outcome of the kind {shown(outcome['kind'])}")
+                    outcome["text"] = str(outcome["text"] if outcome["kind"] != "done" else "")
                     served = work / RESULTS / outcome["run"]
                     if served.is_dir():
                         copy_files(served, results / outcome["run"])
@@ -309,7 +317,7 @@ class Coordinator:
                 if refused:
                     return [{"run": runs[0]["run"], "kind": "input", "text": refused}], []
                 return [_lost(runs, f"the job ended unexpectedly ({status})")], []
-            return content["outcomes"], content["events"]
+            return outcomes, events
 
     def _refusals(self, job: str) -> str:
         """Return which participants refused to start a job, and why; "" if none did or the server is gone."""

@@ -72,7 +72,7 @@ class Loopback:
     def start(self, name: str) -> None:
         """Start the process of the server or of a site, whose earlier process must have ended."""
         if name in self._processes:
-            self._processes.pop(name).wait(GRACE)
+            self._processes[name].wait(GRACE)
         command = [sys.executable, "-m", "graphfed", "site", "start", str(self.startup_kits[name])]
         command += ["--threads", str(self.threads)]
         for module in self.allow:

@@ -76,10 +76,10 @@ def run_parent(place: Place, say: Callable[[str], None] = print) -> int:
             reporter = _Reporter(loaded, say)
             for line in events:
                 reporter.log(*json.loads(line))
+            process.wait()
         except KeyboardInterrupt:
             say(f"{_who(loaded)}: stopped")
             return DONE
-        process.wait()
     last = (loaded.folder / CONSOLE).read_text(errors="replace").strip().splitlines()[-1:]
     raise GraphfedError(
         f"{_who(loaded)}: FLARE's process ended unexpectedly; see {loaded.folder / 'log.txt'}"

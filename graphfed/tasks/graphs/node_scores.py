@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
 from graphfed.federation.functions import sum_over_clients
-from graphfed.federation.secure.aggregation import SumForm
+from graphfed.federation.secure.aggregation import SumForm, decode_whole, encode_whole
 from graphfed.federation.transfer import describe_value
 from graphfed.files import JsonObject
 from graphfed.tasks.evaluation import Scored
@@ -234,8 +234,8 @@ def count_classes(cohort: Cohort, target: str) -> Tensor:
 
 
 def in_nodes(counts: Tensor) -> dict[str, Tensor]:
-    """Convert every client's counts to numbers that a hidden sum accepts."""
-    return {"counts": counts.double() / SCORE_UNITS}
+    """Convert every client's counts to numbers that a hidden sum adds up exactly."""
+    return {"counts": encode_whole(counts)}
 
 
 def total(scores: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -283,19 +283,18 @@ def total_counts(cohort: Cohort, logits: Tensor, target: str, positive: int, edg
 
 
 def every_count(cohort: Cohort, logits: Tensor, target: str, positive: int, edges: Tensor) -> Tensor:
-    """Count every client's scores, [K, G, 2, B] in nodes, as floating numbers that a hidden sum accepts."""
-    return count_scores(cohort, logits, target, positive, edges, per_client=True).double() / SCORE_UNITS
+    """Count every client's scores, [K, G, 2, B], as numbers that a hidden sum adds up exactly."""
+    return encode_whole(count_scores(cohort, logits, target, positive, edges, per_client=True))
 
 
 def parts_to_sum(scores: dict[str, Tensor]) -> dict[str, Tensor]:
     """Convert every client's scores to numbers that a hidden sum accepts.
 
-    Counts are in nodes, [K, C, C + 1], and losses [K], all in float64. A loss that is not finite becomes 0;
-    the last column of the confusion counts shows that predictions were lost.
+    Counts [K, C, C + 1] are summed exactly (`encode_whole`); losses are [K]. A loss that is not finite
+    becomes 0; the last column of the confusion counts shows that predictions were lost.
     """
     loss = scores["loss"]
-    confusion = scores["confusion"].double() / SCORE_UNITS
-    return {"confusion": confusion, "loss": loss.where(loss.isfinite(), 0.0)}
+    return {"confusion": encode_whole(scores["confusion"]), "loss": loss.where(loss.isfinite(), 0.0)}
 
 
 def has_parts(cohort: Cohort, present: Tensor) -> Tensor:
@@ -394,7 +393,7 @@ def agreed_selection(counts: Tensor, select: str) -> JsonObject:
 
 def summed_counts(sums: Mapping[str, Tensor]) -> Tensor:
     """Convert a hidden sum of `in_nodes` to counts in SCORE_UNITS."""
-    return (sums["counts"] * SCORE_UNITS).round().long()
+    return decode_whole(sums["counts"])
 
 
 def counts_of(confusion: Tensor) -> list[list[float]]:
@@ -423,15 +422,19 @@ def no_counts_of_scores(num_classes: int, bins: int) -> Tensor:
     return torch.zeros(1 if num_classes == 2 else num_classes, 2, bins)
 
 
+def rounded(total: Tensor) -> Tensor:
+    return total.round().long()
+
+
 def opened_scores(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert a sum of `every_score` to the form that `total_scores` returns."""
-    units = {"confusion": SCORE_UNITS, "histogram": SCORE_UNITS, "client_bins": 1}
-    return {k: (v * units[k]).round().long() if k in units else v for k, v in sums.items()}
+    form = {"confusion": decode_whole, "histogram": decode_whole, "client_bins": rounded}
+    return {k: form[k](v) if k in form else v for k, v in sums.items()}
 
 
 def in_units(counts: Tensor) -> Tensor:
     """Convert a sum of `every_count` to the form that `total_counts` returns."""
-    return (counts * SCORE_UNITS).round().long()
+    return decode_whole(counts)
 
 
 def first_blocks(sums: Mapping[str, Tensor]) -> Blocks:
