@@ -157,6 +157,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a row too long": (line("nodes.csv", 4, "c,x,3,yes,test,6"), "nodes.csv, line 4: 6 values, and"),
     "a row too short": (line("nodes.csv", 4, "c,x,3"), "nodes.csv, line 4: 3 values, and"),
     "an empty file of nodes": (content("nodes.csv", ""), "nodes.csv is empty"),
+    "a first line with a very long name": (
+        content("nodes.csv", "id," + "x" * 140_000 + "\na,1\n"), "nodes.csv, line 1: a value has more than 131,072 characters"),
     "a file of blank lines": (content("nodes.csv", "\n\n\n"), "nodes.csv is empty"),
     "a header alone": (content("nodes.csv", NODES[0] + "\n"), "nodes.csv has no row"),
     "a column twice": (line("nodes.csv", 1, "id,age,age,label,split"), "nodes.csv has two columns called 'age'"),
