@@ -374,6 +374,8 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
         ("g.graphml", "<graphml>", "g.graphml is no GraphML"),
         ("g.graphml", "", "g.graphml is no GraphML"),
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
+        ("g.graphml", f"<!--{' ' * 70_000}--><!DOCTYPE x><graphml/>", "document type definition"),
+        ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>'.encode("utf-16"), "document type definition"),
         ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no node attribute"),
         ("g.pt", "not a file of torch", "g.pt was refused, because it is no PyG Data"),
         ("g.pt", "", "g.pt was refused, because it is no PyG Data"),
@@ -386,10 +388,10 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     ],
 )  # fmt: skip
 def test_a_whole_graph_that_cannot_be_read_is_refused(
-    name: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str | bytes | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
-        Path(name).write_text(text)
+        content(name, text)()
     refused(["--data", name], capsys, message)
 
 
