@@ -441,8 +441,8 @@ class TableFile:
             first = next(records, [])
         except csv.Error:
             raise InputError(
-                f"{self.path}, line {before + 1}: a value has more than {csv.field_size_limit():,} characters, "
-                "which is too long for the first line; shorten it, or leave its column out"
+                f"{self.path}, line {before + 1}: a value has more than {csv.field_size_limit():,} "
+                "characters, which is too long for the first line; shorten it, or leave its column out"
             ) from None
         end = before + records.line_num
         if end == before and not is_cut:
