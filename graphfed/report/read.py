@@ -125,12 +125,21 @@ def _read_run(folder: Path) -> Run:
     kind = DeployedManifest if "deployment" in manifest else RunManifest
     # The predictions of a deployed run are at its sites.
     classified = result.task == CLASSIFICATION and kind is RunManifest
+    lines = read_lines(folder / "metrics.jsonl", MetricsLine)
+    entries = read_entries(folder / "ledger.json")
+    # The report allocates and indexes by rounds, so the three files must agree on them.
+    last = max((int(number) for entry in entries for number in entry.rounds), default=0)
+    if len(lines) != result.rounds or last > result.rounds:
+        raise InputError(
+            f"{folder} is damaged: result.json has {result.rounds} rounds, metrics.jsonl has {len(lines)}, "
+            f"and the last round in ledger.json is {last}; run again"
+        )
     return Run(
         folder,
         result,
         kind.model_validate(manifest),
-        [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
-        read_entries(folder / "ledger.json"),
+        [MetricsLine.model_validate(line) for line in lines],
+        entries,
         _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
