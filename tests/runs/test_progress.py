@@ -201,12 +201,17 @@ def test_on_a_terminal_the_bar_shows_round_validation_and_bytes() -> None:
         assert part in last
 
 
-def test_a_label_in_square_brackets_is_shown_as_it_is() -> None:
-    stream = Terminal()
-    with show_progress("[/red] on [bold]", stream=stream) as on_event:
+@pytest.mark.parametrize("phase", ["label", "stage", "note", "metric"])
+def test_text_in_square_brackets_is_shown_as_it_is_and_a_terminal_obeys_none(phase: str) -> None:
+    text, stream = "[/red] on [bold]\x1b]0;title\x07", Terminal()
+    with show_progress(text if phase == "label" else "fedavg", stream=stream) as on_event:
         assert on_event is not None
-        on_event(event(4, "done"))
-    assert "[/red] on [bold]" in stream.getvalue()
+        if phase == "metric":
+            on_event(Event("done", 4, 4, {text: 0.5}, 0, 0.0))
+        elif phase != "label":
+            on_event(Event(phase, note=text))
+    assert r"[/red] on [bold]\x1b]0;title\x07" in stream.getvalue()
+    assert "\x1b]" not in stream.getvalue()
 
 
 def test_progress_that_nobody_wants_is_not_made() -> None:
