@@ -134,15 +134,28 @@ def test_a_stage_that_is_soon_over_is_not_shown_and_a_long_one_is(monkeypatch: p
     assert stream.getvalue().splitlines()[1:] == ["fedavg: drawing"]
 
 
-def test_a_run_says_what_it_works_on_from_loading_to_writing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "task", "split"),
+    [("fedavg", "classification", "1797 nodes"), ("central", "link_prediction", "6309 edges")],
+)
+def test_a_run_says_what_it_works_on_from_loading_to_writing(
+    method: str, task: str, split: str, tmp_path: Path
+) -> None:
     """Over the real entry point: the stages of a run that is watched."""
-    config = make_config("fedavg", clients=2, rounds=1, threads=1)
+    config = make_config(method, task=task, clients=2, rounds=1, threads=1)
     events: list[Event] = []
     inputs = load_inputs(config, on_stage=stages_of(events.append))
     with files.open_folder(tmp_path / "run"):
         execute(config, inputs, folder=tmp_path / "run", command="test", on_event=events.append)
     stages = [one.note for one in events if one.phase == "stage"]
-    words = ("loading digits", "splitting", "partitioning", "drawing", "distributing", "setting up fedavg")
+    words = (
+        "loading digits",
+        f"splitting {split}",
+        "partitioning",
+        "drawing",
+        "distributing",
+        "setting up fedavg",
+    )
     expected = (*words, "training: round 1", "scoring", "writing")
     assert len(stages) == len(expected)
     assert all(word in stage for word, stage in zip(expected, stages, strict=True))
