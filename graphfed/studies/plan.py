@@ -70,7 +70,7 @@ def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """Return the seeds of a collection of whole numbers."""
     try:
         chosen: tuple[int, ...] | None = tuple(seeds)
-        len(set(seeds))
+        set(chosen)  # seeds that cannot be hashed are no numbers
     except TypeError:
         chosen = None
     if chosen is None or isinstance(seeds, str | bytes | Mapping):
