@@ -154,7 +154,7 @@ def test_a_run_says_what_it_works_on_from_loading_to_writing(
         "partitioning",
         "drawing",
         "distributing",
-        "setting up fedavg",
+        f"setting up {method}",
     )
     expected = (*words, "training: round 1", "scoring", "writing")
     assert len(stages) == len(expected)
