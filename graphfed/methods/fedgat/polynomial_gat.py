@@ -14,7 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphfed.nn.backbones import Backbone, Weights, gat_block, gat_init, gat_layer, gat_output, per_head
+from graphfed.nn.backbones import (
+    Backbone,
+    Weights,
+    dense,
+    gat_block,
+    gat_init,
+    gat_layer,
+    gat_output,
+    per_head,
+)
 from graphfed.nn.batch import Batch
 from graphfed.nn.chebyshev import Series, chebyshev_series, evaluate
 from graphfed.nn.layers import Dropout, linear
@@ -144,7 +153,7 @@ def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
         source, target = (linear(batch.x, weights[name], batch, 0) for name in (SOURCE, TARGET))
     else:
         # b . h = a . W h, with b = W' a of Eq. (4)
-        source, target = (linear(z, per_head(_dense(weights[name])), batch, 0) for name in ATTENTION)
+        source, target = (linear(z, per_head(dense(weights[name])), batch, 0) for name in ATTENTION)
     target = target.index_select(0, block.own)
     x = entry_sums(block.adjacency, target.t().flatten(), source.t().flatten())  # Eq. (4)
     scores = evaluate(series, score.domain, x)
@@ -161,12 +170,7 @@ def score_vectors(weights: Weights) -> Tensor:
         [2 F, heads], or [K, 2 F, heads].
     """
     if SOURCE in weights:
-        return torch.cat([_dense(weights[TARGET]), _dense(weights[SOURCE])], -2)
-    weight = _dense(weights["layers.0.weight"])
-    source, target = (weight @ per_head(_dense(weights[name])) for name in ATTENTION)
+        return torch.cat([dense(weights[TARGET]), dense(weights[SOURCE])], -2)
+    weight = dense(weights["layers.0.weight"])
+    source, target = (weight @ per_head(dense(weights[name])) for name in ATTENTION)
     return torch.cat([target, source], -2)
-
-
-def _dense(weight: Tensor | SparseWeights) -> Tensor:
-    assert isinstance(weight, Tensor)
-    return weight
