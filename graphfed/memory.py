@@ -1,10 +1,19 @@
-"""Measures of memory, for predictions of what a run needs, and the limit of a process."""
+"""Measures of memory and cores, for predictions of what a run needs, and the limit of a process."""
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use.
+
+    A container or a batch system may give it fewer than the machine has.
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def peak_memory() -> int:

@@ -329,6 +329,22 @@ def test_data_sets_of_plug_ins_are_listed_with_what_they_are() -> None:
     assert graphfed.inspect("small", settings={"data.num_nodes": 45}).data.num_nodes == 45  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("task", ["classification", "forecasting"])
+@pytest.mark.parametrize("find", ["None", "lambda roots: (roots[0], [])"])
+def test_a_loader_that_returns_something_else_is_refused_with_what_builds_it(task: str, find: str) -> None:
+    loaded = "[1, 2]" if find == "None" else "None"
+    path = write(
+        "wrong",
+        "from graphfed.data.datasets import DatasetSpec\n"
+        f"def load(*roots, structure_only=False): return {loaded}\n"
+        f"DATASETS = {{'wrong': DatasetSpec('wrong', {task!r}, load, None, 'generated', '', {find})}}\n",
+    )
+    load_plugin(path)
+    kind = {"classification": "Graph", "forecasting": "Sensors"}[task]
+    with pytest.raises(InputError, match=f"'wrong', a set for {task}, must return {kind}, and returned "):
+        graphfed.inspect("wrong")
+
+
 def test_a_method_of_a_package_takes_one_file_and_one_line_of_packaging() -> None:
     package = tomllib.loads((EXAMPLE.parent / "pyproject.toml").read_text())
     groups = package["project"]["entry-points"]

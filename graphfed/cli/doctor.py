@@ -21,7 +21,7 @@ import typer
 from graphfed.cli.options import Json
 from graphfed.cli.output import fill, show
 from graphfed.errors import DONE, FAILED, how_to_install
-from graphfed.memory import memory_bytes
+from graphfed.memory import memory_bytes, usable_cores
 from graphfed.terminal import make_table, markup, print_line
 
 Level = Literal["ok", "warning", "problem"]
@@ -147,13 +147,8 @@ def _extras() -> Iterable[Finding]:
 # ---- the machine -------------------------------------------------------------------------------------------
 
 
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _threads(environ: Mapping[str, str]) -> Iterable[Finding]:
-    cores, quota = _cores(), _quota()
+    cores, quota = usable_cores(), _quota()
     yield Finding("ok", "threads", "cores", f"graphfed may use {cores} of {os.cpu_count()}")
     if quota is not None and quota < cores:
         found = f"a control group limits this process to {quota:g} of {cores} cores"

@@ -178,19 +178,21 @@ def load(
             f"data set {name!r} is for forecasting and has no features that structure_only could leave out; "
             "omit structure_only"
         )
-    if spec.task == "forecasting":
-        return spec.load(**options) if spec.built_in else spec.load(search_folders(data_dir))
-    if spec.built_in:
-        # A plug-in's loader need not know the option; its features are then loaded and dropped.
-        able = "structure_only" in inspect.signature(spec.load).parameters
-        graph = spec.load(**options, **({"structure_only": structure_only} if able else {}))
-        if not isinstance(graph, Graph):
-            raise InputError(
-                f"the loader of data set {name!r} must return a Graph, and returned a "
-                f"{type(graph).__name__}; build the graph with graphfed.data.graphs.graph.make_graph"
-            )
-        return replace(graph, x=None) if structure_only else graph
-    return spec.load(search_folders(data_dir), structure_only)
+    # A plug-in's loader need not know the option; its features are then loaded and dropped.
+    able = "structure_only" in inspect.signature(spec.load).parameters
+    given = () if spec.built_in else (search_folders(data_dir),)
+    data = spec.load(*given, **options, **({"structure_only": structure_only} if able else {}))
+    expected, built_by = (
+        (Sensors, "graphfed.data.sensors.series.Sensors")
+        if spec.task == "forecasting"
+        else (Graph, "graphfed.data.graphs.graph.make_graph")
+    )
+    if not isinstance(data, expected):
+        raise InputError(
+            f"the loader of data set {name!r}, a set for {spec.task}, must return {expected.__name__}, and "
+            f"returned {type(data).__name__}; build it with {built_by}"
+        )
+    return replace(data, x=None) if structure_only and isinstance(data, Graph) else data
 
 
 def available(data_dir: str | Path | None = None) -> list[Availability]:

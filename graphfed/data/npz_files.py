@@ -61,6 +61,9 @@ class NpzFile:
             array = self._arrays[key]
             if not isinstance(array, np.ndarray):
                 raise TypeError("it is no array")
+            # Entries of no bytes may be any number of entries in a small file.
+            if array.size and not array.dtype.itemsize:
+                raise TypeError(f"its {array.size:,} entries have no bytes")
         except Exception as error:  # absent, damaged, or an object array, which numpy refuses to unpickle
             raise InputError(
                 f"{self.path}: array {key!r} cannot be read ({brief(error)}); {self._fix}"

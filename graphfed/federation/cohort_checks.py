@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from graphfed.data.sparse import MAX_WIDTH
 from graphfed.errors import InputError
 
 #: The columns of `cohort.Links` in a file.
@@ -69,6 +70,8 @@ def _labels(arrays: Arrays) -> str | None:
     y, classes = arrays["y"], int(arrays["num_classes"][0])
     if y.min(initial=-1) < -1 or y.max(initial=-1) >= classes:
         return f"a label is beyond its {classes} classes"
+    if classes > MAX_WIDTH:
+        return f"it has {classes} classes, more than {MAX_WIDTH}"
     # A loss of label -1 would train on no class.
     if ((arrays["train"] | arrays["val"] | arrays["test"]) & (y < 0)).any():
         return "a node without a label is in a part of the split"
@@ -117,7 +120,7 @@ def _sparse(arrays: Arrays, rows: int) -> str | None:
     fits = (
         fits and values.dtype.kind == "f" and {row.dtype.kind, column.dtype.kind, shape.dtype.kind} == {"i"}
     )
-    if fits and shape[0] == rows and bool(np.isfinite(values).all()):
+    if fits and shape[0] == rows and shape[1] <= MAX_WIDTH and bool(np.isfinite(values).all()):
         pointers = zip((row, column), shape, strict=True)
         if all(column.min(initial=0) >= 0 and column.max(initial=-1) < size for column, size in pointers):
             return None

@@ -74,7 +74,8 @@ def _drop(
     return dropout.rows(x, batch.ids[layer], layer)
 
 
-def _dense(weight: Tensor | SparseWeights) -> Tensor:
+def dense(weight: Tensor | SparseWeights) -> Tensor:
+    """Narrow the type of a weight that is never stored by pairs of clients and features."""
     assert isinstance(weight, Tensor)
     return weight
 
@@ -140,7 +141,7 @@ def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: i
     block = batch.blocks[layer]
     if block is not None:
         h = spmm(block.adjacency, h)
-    return add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    return add_bias(h, dense(weights[f"layers.{layer}.bias"]), batch, layer)
 
 
 def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
@@ -196,7 +197,7 @@ def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Ten
         root = linear(h, weights[f"layers.{layer}.root_weight"], batch, layer)
         # mean_j (x_j W) = (mean_j x_j) W; each row is multiplied by its client's weights before the mean.
         h = spmm(block.adjacency, neighbours) + root.index_select(0, block.own)
-        h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+        h = add_bias(h, dense(weights[f"layers.{layer}.bias"]), batch, layer)
         if layer < batch.layers - 1:
             h = h.relu()
     assert isinstance(h, Tensor)
@@ -304,7 +305,7 @@ def gat_output(h: Tensor, weights: Weights, batch: Batch, layer: int) -> Tensor:
     Returns:
         [N_{l+1}, heads * H]; of the last layer [N_{l+1}, H].
     """
-    bias = _dense(weights[f"layers.{layer}.bias"])
+    bias = dense(weights[f"layers.{layer}.bias"])
     h = add_bias(average_heads(h, bias.shape[-1]), bias, batch, layer)
     return elu(h) if layer < batch.layers - 1 else h
 
@@ -329,7 +330,7 @@ def _attend(z: Tensor, weights: Weights, batch: Batch, layer: int, dropout: Drop
     """Compute the scores of z [N_in, heads * H], and sum_j alpha_ij z_j, [N_out, heads * H]."""
     block = batch.blocks[layer]
     assert block is not None
-    att_src, att_dst = (_dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
+    att_src, att_dst = (dense(weights[f"layers.{layer}.{name}"]) for name in ("att_src", "att_dst"))
     heads = att_src.shape[-2]
     # a_src . z_j and a_dst . z_i of every head from one product, [2 heads, N_in]
     scores = linear(z, torch.cat([per_head(att_src), per_head(att_dst)], -1), batch, layer).t()
@@ -435,7 +436,7 @@ def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> 
     The batch is made from an aggregated view (`Backbone.adapt_view`).
     """
     h = linear(batch.x, weights["layers.0.weight"], batch, 0)
-    h = add_bias(h, _dense(weights["layers.0.bias"]), batch, 0)
+    h = add_bias(h, dense(weights["layers.0.bias"]), batch, 0)
     for layer in range(1, batch.layers):
         h = h.relu()
         if dropout is not None:
@@ -446,7 +447,7 @@ def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> 
         h = _with_maxima(h, block.adjacency, block.own)
         # These are the rows that the layer returns, so their tiles are those of the next layer.
         h = linear(h, weights[f"layers.{layer}.weight"], batch, layer + 1)
-        h = add_bias(h, _dense(weights[f"layers.{layer}.bias"]), batch, layer)
+        h = add_bias(h, dense(weights[f"layers.{layer}.bias"]), batch, layer)
     return h
 
 

@@ -125,12 +125,21 @@ def _read_run(folder: Path) -> Run:
     kind = DeployedManifest if "deployment" in manifest else RunManifest
     # The predictions of a deployed run are at its sites.
     classified = result.task == CLASSIFICATION and kind is RunManifest
+    lines = read_lines(folder / "metrics.jsonl", MetricsLine)
+    entries = read_entries(folder / "ledger.json")
+    # The report allocates and indexes by rounds, so the three files must agree on them.
+    last = max((int(number) for entry in entries for number in entry.rounds), default=0)
+    if len(lines) != result.rounds or last > result.rounds:
+        raise InputError(
+            f"{folder} is damaged: result.json has {result.rounds} rounds, metrics.jsonl has {len(lines)}, "
+            f"and the last round in ledger.json is {last}; run again"
+        )
     return Run(
         folder,
         result,
         kind.model_validate(manifest),
-        [MetricsLine.model_validate(line) for line in read_lines(folder / "metrics.jsonl", MetricsLine)],
-        read_entries(folder / "ledger.json"),
+        [MetricsLine.model_validate(line) for line in lines],
+        entries,
         _client_accuracy(folder) if classified else {},
         _overview(folder, result.task),
         _audit(folder),
@@ -177,15 +186,17 @@ def _audit(folder: Path) -> AuditFile | None:
 
 
 def _client_accuracy(folder: Path) -> dict[str, tuple[float, int]]:
+    import pyarrow.compute as pc
+
     path = folder / "predictions.parquet"
     kinds = {"split": "text", "label": "integer", "prediction": "integer", "client": "integer"}
     table = read_table(path, kinds, optional={"client_name": "text"})
-    test = np.array(table["split"].to_pylist()) == "test"
-    # A label that is not known is nan, and equal to no prediction.
-    hit = table["label"].to_numpy()[test] == table["prediction"].to_numpy()[test]
-    clients = (
-        table["client_name" if "client_name" in table.column_names else "client"].to_numpy()[test].astype(str)
-    )
+    client = "client_name" if "client_name" in table.column_names else "client"
+    # A method that trains on the pooled graph also predicts the nodes that no client has.
+    table = table.filter(pc.and_(pc.equal(table["split"], "test"), pc.is_valid(table[client])))
+    # A label or prediction that is not known is nan, and equal to nothing.
+    hit = table["label"].to_numpy() == table["prediction"].to_numpy()
+    clients = table[client].to_numpy().astype(str)
     # Clients without test nodes have no accuracy and are left out.
     names, index = np.unique(clients, return_inverse=True)
     count, hits = np.bincount(index, minlength=len(names)), np.bincount(index, hit, len(names))

@@ -349,7 +349,6 @@ EQUAL = {
     "GRU + FedAvg": "gru_fedavg",
     "GRU + FMTL": "gru_fmtl",
 }
-PLAIN = {"last value": "last_value", "historical average": "historical_average"}
 
 
 def equal(data: str) -> Runs:
@@ -357,7 +356,7 @@ def equal(data: str) -> Runs:
     budget, other = EQUAL_BUDGETS[data], "GRU + FedAvg, as in table7"
     errors = {label.removesuffix(", 63K"): figures[0] for label, figures in TABLE7["metr_la"].items()}
     above = [Relative(label, {RMSE: percent_above(errors[label], errors["CNFGNN"])}) for label in EQUAL]
-    above += [Relative(label) for label in (other, "CNFGNN, means", *PLAIN)]
+    above += [Relative(label) for label in (other, "CNFGNN, means", *shared.PLAIN)]
     unequal = {**shared.SMALL, "teacher_fraction": None, "teacher": 1.0, "client_state": "reset"}
     return Runs(
         name="equal",
@@ -375,7 +374,7 @@ def equal(data: str) -> Runs:
             Row(other, "gru_fedavg", settings=unequal),
             Row("CNFGNN", "cnfgnn", settings=shared.GRAPH_NETWORK, relative=tuple(above)),
             Row("CNFGNN, means", "cnfgnn", settings={"network": "mean_network"}),
-            *(Row(label, method, seeds=(0,)) for label, method in PLAIN.items()),
+            *(Row(label, method, seeds=(0,)) for label, method in shared.PLAIN.items()),
         ),
     )
 
@@ -449,8 +448,10 @@ TABLE9_NOTES_OF = {
 
         Printed is how far CNFGNN is from FedAvg in the paper's PEMS-BAY, computed from Table 9.
     """),
-    "metr_la": ("As in the paper, of one seed; R_s = 20. CNFGNN against FedAvg is computed from Table 9.",),
-    "pems_bay": ("As in the paper, of one seed; R_s = 20. CNFGNN against FedAvg is computed from Table 9.",),
+    **dict.fromkeys(
+        ("metr_la", "pems_bay"),
+        ("As in the paper, of one seed; R_s = 20. CNFGNN against FedAvg is computed from Table 9.",),
+    ),
 }
 
 

@@ -54,6 +54,8 @@ GRAPH_NETWORK = {"network": "graph_network"}
 ALIKE = {"patience": None, "eval_every": 5, "teacher_fraction": 0.5, "client_state": "keep"}
 ALIKE_ON_20 = {"every": 96, "batch": 25, "server_batch": 25, "eval_every": 20}
 ALIKE_ROUNDS = 20
+#: The forecasts that are not trained.
+PLAIN = {"last value": "last_value", "historical average": "historical_average"}
 #: How many percent of the sensors training sees.
 PERCENTAGES = (5, 25, 50, 75, 90)
 #: Bins of a histogram, at most.
@@ -398,7 +400,6 @@ def mask(_: str) -> Runs:
         rows.append(Row(label, method, settings=settings))
         masked = {**settings, "missing_mask": True}
         rows.append(Row(f"{label}, mask", method, settings=masked, relative=(Relative(label),)))
-    plain = {"last value": "last_value", "historical average": "historical_average"}
     return Runs(
         name="mask",
         title="Errors of an hour's forecasts, with and without a mask of missing readings",
@@ -421,7 +422,7 @@ def mask(_: str) -> Runs:
         options={"rounds": ALIKE_ROUNDS},
         settings={"missing": "masked", **ALIKE, **ALIKE_ON_20},
         quick=QUICK,
-        rows=(*rows, *(Row(label, method, seeds=(0,)) for label, method in plain.items())),
+        rows=(*rows, *(Row(label, method, seeds=(0,)) for label, method in PLAIN.items())),
     )
 
 

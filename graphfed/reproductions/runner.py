@@ -166,9 +166,9 @@ def cost_text(runs: Sequence[Run], num_policies: int, num_measured: int, jobs: i
     if runs:
         at_once = min(jobs, len(runs))
         seconds = human_seconds(sum(run.seconds for run in runs) / at_once)
-        beside = f", {at_once} at a time" if at_once > 1 else ""
+        together = f", {at_once} at a time" if at_once > 1 else ""
         text.append(
-            f"{len(runs)} run{'s' if len(runs) > 1 else ''} to do, about {seconds}{beside} (from the first "
+            f"{len(runs)} run{'s' if len(runs) > 1 else ''} to do, about {seconds}{together} (from the first "
             "rounds of each method and data set)"
         )
     return "; ".join(text) or "every run has ended; reading the results"

@@ -143,31 +143,43 @@ def _loaded(
 
     loaded: Weights = {}
     for name, weight in template.items():
+        by_pair = isinstance(weight, SparseWeights) and name not in arrays
         try:
-            if isinstance(weight, SparseWeights) and name not in arrays:
-                stored = {k: torch.from_numpy(arrays[f"{name}.{k}"]) for k in _SPARSE}
-                loaded[name] = SparseWeights(**stored, num_clients=weight.num_clients)
-            else:
-                full = torch.from_numpy(arrays[name]).to(device)
-                if pooled:
-                    full = full[None]  # the only client's
-                # In full, [K, F, H]: from clients one at a time.
-                loaded[name] = _stored_rows(weight, full) if isinstance(weight, SparseWeights) else full
+            found = arrays[f"{name}.values" if by_pair else name]
+            pairs = [arrays[f"{name}.{key}"] for key in _PAIRS] if by_pair else []
         except KeyError as error:
             raise InputError(
                 f"model.safetensors does not have {prefix}{error.args[0]}; repeat the run"
             ) from None
-        given, like = (w.values if isinstance(w, SparseWeights) else w for w in (loaded[name], weight))
-        if given.shape != like.shape:
+        if pooled:
+            found = found[None]  # the only client's
+        if not isinstance(weight, SparseWeights):
+            expected = tuple(weight.shape)
+        elif by_pair:
+            expected = tuple(weight.values.shape)
+        else:
+            expected = (weight.num_clients, *weight.part_shape)  # in full: from clients one at a time
+        if found.shape != expected:
             raise InputError(
-                f"model.safetensors has {prefix}{name} of shape {tuple(given.shape)} where this model has "
-                f"{tuple(like.shape)}; repeat the run"
+                f"model.safetensors has {prefix}{name} of shape {found.shape} where this model has "
+                f"{expected}; repeat the run"
             )
+        values = torch.from_numpy(found).to(device)
+        if isinstance(weight, SparseWeights):
+            for key, stored in zip(_PAIRS, pairs, strict=False):
+                if not np.array_equal(stored, _array(getattr(weight, key))):
+                    raise InputError(
+                        f"model.safetensors has other {prefix}{name}.{key} than the data of the run give; "
+                        "repeat the run"
+                    )
+            loaded[name] = weight.with_values(values) if by_pair else _stored_rows(weight, values)
+        else:
+            loaded[name] = values
     return loaded
 
 
-#: The arrays of first-layer weights that are stored by pair.
-_SPARSE = ("values", "pair_client", "pair_feature")
+#: The arrays that state the pairs of first-layer weights that are stored by pair.
+_PAIRS = ("pair_client", "pair_feature")
 
 
 def _stored_rows(like: "SparseWeights", full: "Tensor") -> "SparseWeights":

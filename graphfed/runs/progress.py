@@ -206,7 +206,7 @@ def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
     )
@@ -221,7 +221,7 @@ def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
             nonlocal validation, announced
             expected.see(event)
             if event.phase == "stage":
-                progress.update(task, status=event.note)
+                progress.update(task, status=printable(event.note))
                 return
             if event.note:
                 progress.console.print(printable(event.note), markup=False, highlight=False)
@@ -232,6 +232,6 @@ def _bar(label: str, stream: TextIO) -> Iterator[OnEvent]:
             validation = _validation(event) or validation
             status = "  ".join(part for part in (validation, human_bytes(event.bytes)) if part)
             total = event.round if event.phase == "done" else event.rounds
-            progress.update(task, completed=event.round, total=total, status=status)
+            progress.update(task, completed=event.round, total=total, status=printable(status))
 
         yield on_event

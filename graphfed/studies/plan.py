@@ -69,8 +69,9 @@ def read_configs(
 def chosen_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     """Return the seeds of a collection of whole numbers."""
     try:
-        chosen: tuple[int, ...] | None = tuple(seeds)
-        len(set(seeds))
+        listed = tuple(seeds)
+        set(listed)  # what cannot be hashed is no number
+        chosen: tuple[int, ...] | None = listed
     except TypeError:
         chosen = None
     if chosen is None or isinstance(seeds, str | bytes | Mapping):

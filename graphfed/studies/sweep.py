@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import ConfigDict, Field, RootModel, model_validator
 from typing_extensions import TypedDict
@@ -364,10 +364,7 @@ def _checked_range(key: str, value: object) -> "FloatDistribution | IntDistribut
         only = ":".join(str(part)[:60] for part in value)
         raise InputError(f"range {key}={only} needs two ends; give low:high or low:high:log")
     low, high, log = value[0], value[1], bool(value[2:] and value[2])
-    if (
-        any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high))
-        or not low < high
-    ):
+    if not (_is_number(low) and _is_number(high) and low < high):
         raise InputError(
             f"range {key}={shown(low)}:{shown(high)} cannot be used; the lower end must be a number "
             "below the upper one"
@@ -578,8 +575,8 @@ def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:
     """
     found = []
     for key, value in settings.items():
-        numbers = [each for each in plan.grid.get(key, ()) if isinstance(each, int | float)]
-        if not isinstance(value, int | float):
+        numbers = [each for each in plan.grid.get(key, ()) if _is_number(each)]
+        if not _is_number(value):
             continue
         if key in plan.ranges:
             drawn = plan.ranges[key]
@@ -600,6 +597,10 @@ def _edges(plan: Plan, settings: Settings) -> tuple[str, ...]:
                 f"a {'smaller' if at_low else 'larger'} one may be better"
             )
     return tuple(found)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(value: SettingValue) -> str:

@@ -117,7 +117,7 @@ class LinkPrediction(TaskDefinition[Located[Cohort], link_scores.ScorePairs]):
     def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> LinkInputs:
         graph = load_graph(config, loaded)
         check_features(config, graph)
-        on_stage(f"splitting {graph.num_nodes} nodes")
+        on_stage(f"splitting {graph.num_edges} edges")
         split = make_edge_split(graph, config.split, config.split_seed)
         # The partition sees the training edges only, so it shows nothing of the scored ones.
         graph = training_graph(graph, split)

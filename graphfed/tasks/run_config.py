@@ -1,7 +1,6 @@
 """The checked configuration of a run, which `runs.config` builds from the user's options."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from graphfed.data.user_files.graph_description import Description
 from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
+from graphfed.memory import usable_cores
 from graphfed.methods.base import Method
 from graphfed.methods.registry import plugins_of
 from graphfed.plugins import Plugin
@@ -136,8 +136,7 @@ def threads_for(entries: int) -> int:
     """Choose the number of threads for an epoch of so many entries; 1 for less than `MANY_ENTRIES`."""
     if entries < MANY_ENTRIES:
         return 1
-    # A container or a batch system may give this process fewer cores than the machine has.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()
 
 
 def no_stages(stage: str) -> None:

@@ -17,6 +17,7 @@ from graphfed.data.graphs.link_splits import (
 )
 from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import from_assignment, partition
+from graphfed.data.partitions.tables import without_cross
 from graphfed.errors import InputError
 
 
@@ -156,6 +157,20 @@ def test_neither_end_of_a_pair_scores_it_more_often() -> None:
     pairs = scored_pairs(split, from_assignment(training_graph(graph, split), np.arange(400)))
     lower, n = (pairs.id < pairs.other_id).sum(), len(pairs.id)
     assert abs(lower - n / 2) < 6 * np.sqrt(n) / 2
+
+
+def test_the_node_that_is_named_is_in_a_scored_pair_or_at_several_clients() -> None:
+    """Node 0 is at no client, which is no fault, because it is in no scored pair."""
+    graph = graph_of({(u, u + 1) for u in range(1, 11)}, 12)
+    splits = (make_edge_split(graph, "edges:0.4,0.3,0.3", seed) for seed in range(50))
+    split = next(split for split in splits if 7 in split.pairs()[0] and 0 not in split.pairs()[0])
+    trained, node = training_graph(graph, split), np.arange(1, 12)
+    none = np.zeros((3, 0), dtype=np.int64)
+    held = np.append(node * 0, 1), np.append(node, 7), np.ones(12, dtype=bool)
+    for kept, count in ((np.arange(12), 2), (np.flatnonzero(node != 7), 0)):
+        assigned = without_cross(trained, tuple(column[kept] for column in held), none, num_clients=2)
+        with pytest.raises(InputError, match=f"has node 7 at {count} clients"):
+            scored_pairs(split, assigned)
 
 
 @pytest.mark.parametrize("name", ["edges_uniform", "overlapping"])

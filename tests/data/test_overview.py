@@ -1,13 +1,16 @@
 """The overview's numbers are those of the graph, counted another way."""
 
 import json
+from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphfed import inspect
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.graphs.overview import client_facts, overview
 from graphfed.data.partitions.partition import Partition, from_assignment, partition
@@ -24,6 +27,14 @@ def world(n: int, m: int, clients: int, seed: int) -> tuple[Graph, Split, Partit
         Split("s", part == 0, part == 1, part == 2),
         from_assignment(graph, rng.integers(clients, size=n), num_clients=clients),
     )
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_a_graph_without_nodes_has_no_constant_feature(kind: Callable[[np.ndarray], object]) -> None:
+    graph = make_graph("g", kind(np.zeros((0, 3))), np.zeros(0, dtype=int), np.zeros((2, 0), dtype=int))
+    found = inspect(graph).overview
+    assert found["nodes"] == 0
+    assert found["missing"]["constant_features"]["count"] == 0
 
 
 @settings(max_examples=50)

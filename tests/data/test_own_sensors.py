@@ -1,6 +1,8 @@
 """Claims about the user's own sensors: every form of the same readings is the same data, gaps and order of
 rows do not matter, and whatever is wrong is said in one line."""
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -446,6 +448,25 @@ def matrix(text: str) -> Callable[[], None]:
     return change
 
 
+def huge_matrix() -> None:
+    entry = np.zeros(1, np.int32)
+    np.savez("w.npz", format="coo", data=np.ones(1), row=entry, col=entry, shape=np.full(2, 10**12))
+    Path("d.yaml").write_text("readings: speeds.csv\nadjacency: w.npz\n")
+
+
+def empty_ids() -> None:
+    """As many ids as the header of the array says, of no characters each."""
+    arrays()()
+    header = io.BytesIO()
+    form = {"descr": "<U0", "fortran_order": False, "shape": (10**12,)}
+    np.lib.format.write_array_header_1_0(header, form)
+    with zipfile.ZipFile("r.npz") as file:
+        content = {name: file.read(name) for name in file.namelist()}
+    with zipfile.ZipFile("r.npz", "w") as file:
+        for name, raw in {**content, "ids.npy": header.getvalue()}.items():
+            file.writestr(name, raw)
+
+
 OTHER_LAYOUT = "r.h5 is not laid out as metr-la.h5 and pems-bay.h5 are"
 MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     # sensors and times that are there twice
@@ -510,6 +531,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a matrix of ids alone": (matrix("id\na\nb\nc\n"), "w.csv has a column of ids and no column of weights"),
     "a weight beyond float32": (matrix("from,to,weight\na,b,1e39\n"), "w.csv, line 2, column 'weight': '1e39' is no finite number (in 32 bits)"),
     "a bare matrix of another size": (matrix("1,0\n0,1\n"), "w.csv has 2 rows and columns for 3 ids (the ids of the readings)"),
+    "a file that states a huge matrix": (huge_matrix, "w.npz has 1000000000000 rows and columns for 3 ids (the ids of the readings)"),
     # locations
     "a sensor without a place": (content("sensors.csv", "id,latitude,longitude\na,1,2\n"), "sensors.csv has no row for sensor 'b' (2 such sensors)"),
     "a latitude that is none": (line("sensors.csv", 2, "c,94.1,-118.1"), "sensors.csv, line 2, column 'latitude': 94.1 is no latitude in degrees"),
@@ -527,6 +549,7 @@ MESSAGES: dict[str, tuple[Callable[[], Any], str]] = {
         instead("w.parquet", lambda: pq.write_table(pa.table({"time": [0, 5], "a": [1.0, 2.0]}), "w.parquet")),
         "w.parquet, column 'time' has type int64, and times are expected"),
     "npz of objects": (arrays(ids=np.array(["a", 1, None], dtype=object)), "r.npz: array 'ids' cannot be read"),
+    "npz of very many empty ids": (empty_ids, "r.npz: array 'ids' cannot be read (its 1,000,000,000,000 entries have no bytes)"),
     "npz without readings": (arrays(readings=None), "r.npz: array 'readings' cannot be read"),
     "npz without times": (arrays(times=None), "r.npz: array 'start' cannot be read"),
     "npz of another shape": (arrays(readings=np.ones(STEPS)), "r.npz: array 'readings' has dtype float64 and shape (40,)"),

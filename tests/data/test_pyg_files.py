@@ -82,6 +82,24 @@ def test_what_a_file_has_instead_is_said_with_a_conversion_that_works(
         assert read_graph_file(path).num_edges > 0
 
 
+@pytest.mark.parametrize(
+    ("key", "tensor"),
+    [
+        ("x", torch.sparse_coo_tensor(torch.zeros(2, 0), torch.zeros(0), (6, 10**13))),
+        ("x", torch.sparse_coo_tensor(torch.zeros(2, 0), torch.zeros(0), (10**13, 6))),
+        ("x", torch.zeros(1, 1).expand(10**11, 1)),
+        ("edge_index", torch.zeros(1, 1, dtype=torch.int64).expand(2, 10**11)),
+    ],
+    ids=["columns", "rows", "repeated rows", "repeated edges"],
+)
+def test_a_small_file_cannot_state_a_large_tensor(tmp_path: Path, key: str, tensor: torch.Tensor) -> None:
+    content = make()
+    content[key] = tensor
+    torch.save(content, tmp_path / "g.pt")
+    with pytest.raises(InputError, match=rf"{key} has shape .*, and the file has only \d,\d+ bytes; save"):
+        read_graph_file(tmp_path / "g.pt")
+
+
 def test_an_ending_in_capitals_is_the_same_ending(tmp_path: Path) -> None:
     torch.save(make(), tmp_path / "G.PT")
     assert read_graph_file(tmp_path / "G.PT").num_nodes == 6

@@ -397,6 +397,12 @@ DAMAGED = {
         at(0, 3),
         "the arrays of its sparse features do not fit together",
     ),
+    "sparse features of very many columns": (
+        "x_shape",
+        at(1, 10**12),
+        "the arrays of its sparse features do not fit together",
+    ),
+    "very many classes": ("num_classes", at(0, 10**12), "it has 1000000000000 classes"),
     "a sparse feature beyond the columns": (
         "x_col",
         at(0, 7),

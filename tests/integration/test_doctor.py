@@ -141,7 +141,7 @@ def test_the_limit_of_a_control_group_is_read_in_cores(
 
 
 def test_a_limit_below_the_cores_is_a_warning_that_names_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_cores", lambda: 16)
+    monkeypatch.setattr(checks, "usable_cores", lambda: 16)
     monkeypatch.setattr(checks, "_quota", lambda: 2.5)
     assert "--threads 2" in found(checkup(), "limit").fix
 

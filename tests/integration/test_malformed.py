@@ -157,6 +157,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "a row too long": (line("nodes.csv", 4, "c,x,3,yes,test,6"), "nodes.csv, line 4: 6 values, and"),
     "a row too short": (line("nodes.csv", 4, "c,x,3"), "nodes.csv, line 4: 3 values, and"),
     "an empty file of nodes": (content("nodes.csv", ""), "nodes.csv is empty"),
+    "a first line with a very long name": (
+        content("nodes.csv", "id," + "x" * 140_000 + "\na,1\n"), "nodes.csv, line 1: a value has more than 131,072 characters"),
     "a file of blank lines": (content("nodes.csv", "\n\n\n"), "nodes.csv is empty"),
     "a header alone": (content("nodes.csv", NODES[0] + "\n"), "nodes.csv has no row"),
     "a column twice": (line("nodes.csv", 1, "id,age,age,label,split"), "nodes.csv has two columns called 'age'"),
@@ -372,6 +374,8 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
         ("g.graphml", "<graphml>", "g.graphml is no GraphML"),
         ("g.graphml", "", "g.graphml is no GraphML"),
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
+        ("g.graphml", f"<!--{' ' * 70_000}--><!DOCTYPE x><graphml/>", "document type definition"),
+        ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>'.encode("utf-16"), "document type definition"),
         ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no node attribute"),
         ("g.pt", "not a file of torch", "g.pt was refused, because it is no PyG Data"),
         ("g.pt", "", "g.pt was refused, because it is no PyG Data"),
@@ -384,10 +388,10 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
     ],
 )  # fmt: skip
 def test_a_whole_graph_that_cannot_be_read_is_refused(
-    name: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str | bytes | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
-        Path(name).write_text(text)
+        content(name, text)()
     refused(["--data", name], capsys, message)
 
 

@@ -59,6 +59,20 @@ def test_a_run_on_the_file_is_the_run_on_the_options_it_was_made_by(saved: Parti
     assert (content["file"], content["options"], content["seed"]) == ("clients.safetensors", saved.options, 7)
 
 
+def test_a_file_without_name_seed_and_options_has_their_defaults_in_a_run(saved: Partition) -> None:
+    tables, beside = read_tensors(HERE)
+    kept = {
+        key: value
+        for key, value in json.loads(beside["partition"]).items()
+        if key not in ("name", "seed", "options")
+    }
+    write_tensors(HERE, tables, {"partition": json.dumps(kept)})
+    result = graphfed.run("fedavg", partition=HERE, out="run", **OPTIONS)
+    assert (result.partition, result.hashes["partition"]) == ("assignment", saved.hash)
+    content = read_manifest("run")
+    assert (content["partition"]["options"], content["partition"]["seed"]) == ({}, 0)
+
+
 def test_every_seed_of_a_comparison_has_the_partition_of_the_file_and_it_can_be_gone_on_with(
     saved: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

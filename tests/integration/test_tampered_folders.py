@@ -362,6 +362,32 @@ def test_a_folder_makes_no_command_download_data(
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "rounds"),
+    [("run", "ledger.json", 4), ("run", "result.json", 10**12), ("sensors", "ledger.json", 999_999_999)],
+)
+def test_a_report_refuses_a_round_that_the_run_did_not_have(
+    kind: str,
+    name: str,
+    rounds: int,
+    good: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = copy_of(good, kind)
+    content = json.loads((folder / name).read_text())
+    if name == "result.json":
+        content["rounds"] = rounds
+    else:
+        content["entries"][0]["rounds"][str(rounds)] = 1
+    (folder / name).unlink()
+    (folder / name).write_text(json.dumps(content))
+    assert main(["report", kind]) == 2
+    assert f"{kind} is damaged: result.json has" in capsys.readouterr().err
+
+
 def test_precision_and_recall_of_classes_are_checked_in_a_result(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -217,6 +217,7 @@ def test_what_a_deployment_says_of_other_parties_is_cleaned_where_it_is_shown(
     show_message(f"waiting for {HOSTILE}")
     with show_progress(HOSTILE) as on_event:
         assert on_event is not None
+        on_event(Event("stage", note=HOSTILE))
         on_event(Event("note", 0, 1, None, 0, 0.0, HOSTILE))
         on_event(Event("done", 1, 1, {HOSTILE: 0.5}, 0, 0.0))
     out, err = capsys.readouterr()

@@ -2,6 +2,7 @@
 with PyTorch's optimisers."""
 
 import math
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -245,6 +246,33 @@ def two_rounds(name: str, **settings: Any) -> tuple[dict[str, Tensor], Standardi
     for number in (1, 2):
         state = get_method(name).round(fed, state, config, number)
     return state.weights.parts[0], state.prepared.training.parts[0], config
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("gru_local", {}), ("cnfgnn", {"strategy": "at"})], ids=["gru_local", "cnfgnn"]
+)
+def test_a_sensor_without_a_reading_to_train_on_takes_no_step(
+    name: str, settings: dict[str, Any], optimizer: str
+) -> None:
+    """It has weight decay, and moments of a round in which it had readings."""
+    settings = {**settings, **PASSES, "optimizer": optimizer, "client_state": "keep"}
+    fed, _, state, config = begun(name, sensor_world(), **settings)
+    state = get_method(name).round(fed, state, config, 1)
+    (series,), (before,) = state.prepared.training.parts, state.weights.parts
+    weight = series.weight.clone()
+    weight[1] = 0
+    silent = replace(state.prepared.training, parts=(replace(series, weight=weight),))
+    state = replace(state, prepared=replace(state.prepared, training=silent))
+    (optimizer_before,) = state.values["optimizer"].parts
+    state = get_method(name).round(fed, state, config, 2)
+    (after,), (optimizer_after,) = state.weights.parts, state.values["optimizer"].parts
+    for key, w in after.items():
+        assert torch.equal(w[1], before[key][1])
+        assert not torch.equal(w[0], before[key][0])
+    for part, moments in optimizer_after.items():
+        for key, x in moments.items():
+            assert torch.equal(x[1], optimizer_before[part][key][1])
 
 
 #: Scheduled sampling by steps, and by a fraction of the planned steps.

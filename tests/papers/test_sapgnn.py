@@ -24,11 +24,10 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.secure import shared_sum as module
 from graphfed.methods.base import Task
-from graphfed.methods.common.entity_alignment import prepare
+from graphfed.methods.common.entity_alignment import all_rows, prepare
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.config import LayerForm
 from graphfed.methods.sapgnn.layers import (
-    all_rows,
     initial_global,
     initial_local,
     neighbour_features,

@@ -5,7 +5,9 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from graphfed.runs.folder import (
     read_json,
     write_run,
 )
-from graphfed.runs.model_file import weight_arrays
+from graphfed.runs.model_file import _loaded, weight_arrays
 from graphfed.runs.run import Result
 from graphfed.runtime.interrupts import Interrupted
 
@@ -296,6 +298,42 @@ def test_weights_of_clients_one_at_a_time_are_those_of_the_clients_stacked() -> 
     np.testing.assert_array_equal(apart["b"], together["b"])
     np.testing.assert_array_equal(apart["w"], np.stack([stacked.part(k).numpy() for k in range(2)]))
     assert set(together) == {"w.values", "w.pair_client", "w.pair_feature", "w.num_clients", "b"}
+
+
+def pair_weights() -> dict[str, torch.Tensor | SparseWeights]:
+    shared, pairs = torch.arange(8.0).view(4, 2), (torch.tensor([0, 0, 1]), torch.tensor([1, 3, 0]))
+    return {"w": SparseWeights.expand(shared, *pairs, 2), "b": torch.rand(2, 3)}
+
+
+def test_weights_are_loaded_onto_the_device_of_the_run_however_they_are_stored() -> None:
+    template = pair_weights()
+    loaded = _loaded(template, weight_arrays([template]), "", torch.device("meta"), pooled=False)
+    assert [loaded["w"].values.device.type, loaded["b"].device.type] == ["meta", "meta"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("w.pair_client", lambda a: a + 10**6, r"has other net\.w\.pair_client than the data"),
+        ("w.pair_feature", lambda a: a[::-1], r"has other net\.w\.pair_feature than the data"),
+        ("w.pair_feature", lambda a: a[:-1], r"has other net\.w\.pair_feature than the data"),
+        ("w.values", lambda a: a[:-1], r"has net\.w of shape \(6, 2\) where this model has \(7, 2\)"),
+        ("w.values", None, r"does not have net\.w\.values"),
+        ("w", lambda a: np.zeros((1, 4, 2)), r"has net\.w of shape \(1, 4, 2\) where .* \(2, 4, 2\)"),
+        ("b", lambda a: a[0], r"has net\.b of shape \(3,\) where this model has \(2, 3\)"),
+    ],
+)
+def test_weights_of_another_form_than_the_model_s_are_refused(
+    name: str, change: Callable[[Any], np.ndarray] | None, message: str
+) -> None:
+    template = pair_weights()
+    arrays = weight_arrays([template])
+    if change is None:
+        del arrays[name]
+    else:
+        arrays[name] = change(arrays.get(name))
+    with pytest.raises(InputError, match=message):
+        _loaded(template, arrays, "net.", torch.device("cpu"), pooled=False)
 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path) -> None:

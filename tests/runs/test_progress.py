@@ -134,15 +134,28 @@ def test_a_stage_that_is_soon_over_is_not_shown_and_a_long_one_is(monkeypatch: p
     assert stream.getvalue().splitlines()[1:] == ["fedavg: drawing"]
 
 
-def test_a_run_says_what_it_works_on_from_loading_to_writing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "task", "split"),
+    [("fedavg", "classification", "1797 nodes"), ("central", "link_prediction", "6309 edges")],
+)
+def test_a_run_says_what_it_works_on_from_loading_to_writing(
+    method: str, task: str, split: str, tmp_path: Path
+) -> None:
     """Over the real entry point: the stages of a run that is watched."""
-    config = make_config("fedavg", clients=2, rounds=1, threads=1)
+    config = make_config(method, task=task, clients=2, rounds=1, threads=1)
     events: list[Event] = []
     inputs = load_inputs(config, on_stage=stages_of(events.append))
     with files.open_folder(tmp_path / "run"):
         execute(config, inputs, folder=tmp_path / "run", command="test", on_event=events.append)
     stages = [one.note for one in events if one.phase == "stage"]
-    words = ("loading digits", "splitting", "partitioning", "drawing", "distributing", "setting up fedavg")
+    words = (
+        "loading digits",
+        f"splitting {split}",
+        "partitioning",
+        "drawing",
+        "distributing",
+        f"setting up {method}",
+    )
     expected = (*words, "training: round 1", "scoring", "writing")
     assert len(stages) == len(expected)
     assert all(word in stage for word, stage in zip(expected, stages, strict=True))
@@ -201,12 +214,17 @@ def test_on_a_terminal_the_bar_shows_round_validation_and_bytes() -> None:
         assert part in last
 
 
-def test_a_label_in_square_brackets_is_shown_as_it_is() -> None:
-    stream = Terminal()
-    with show_progress("[/red] on [bold]", stream=stream) as on_event:
+@pytest.mark.parametrize("phase", ["label", "stage", "note", "metric"])
+def test_text_in_square_brackets_is_shown_as_it_is_and_a_terminal_obeys_none(phase: str) -> None:
+    text, stream = "[/red] on [bold]\x1b]0;title\x07", Terminal()
+    with show_progress(text if phase == "label" else "fedavg", stream=stream) as on_event:
         assert on_event is not None
-        on_event(event(4, "done"))
-    assert "[/red] on [bold]" in stream.getvalue()
+        if phase == "metric":
+            on_event(Event("done", 4, 4, {text: 0.5}, 0, 0.0))
+        elif phase != "label":
+            on_event(Event(phase, note=text))
+    assert r"[/red] on [bold]\x1b]0;title\x07" in stream.getvalue()
+    assert "\x1b]" not in stream.getvalue()
 
 
 def test_progress_that_nobody_wants_is_not_made() -> None:

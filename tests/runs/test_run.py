@@ -13,12 +13,13 @@ import torch
 
 import graphfed
 from graphfed.data.datasets import load
-from graphfed.data.graphs.graph import Graph, make_graph
+from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import partition
 from graphfed.errors import InputError
 from graphfed.files import JsonObject, read_tensors
 from graphfed.methods.common.feature_scaling import ARRAYS
+from graphfed.report.read import read_subject
 from graphfed.runs import folder as files
 from graphfed.runs import train as training
 from graphfed.runs.folder_schema import LedgerFile, RunManifest
@@ -301,6 +302,48 @@ def test_copies_of_a_node_are_predicted_at_each_site_that_owns_one(tmp_path: Pat
     parts = partition(graph, "overlapping", 3, 0)
     owned = sorted(zip(parts.held_node[parts.held_owner], parts.held_client[parts.held_owner], strict=True))
     assert list(zip(table["node"].to_pylist(), table["client"].to_pylist(), strict=True)) == owned
+
+
+@pytest.mark.parametrize("method", ["central", "own_features"])
+def test_pooled_methods_predict_every_node_and_give_no_client_to_one_that_nobody_has(
+    method: str, tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    graph, run = load("digits"), tmp_path / "run"
+    assert isinstance(graph, Graph)
+    parts = partition(graph, "overlapping", 2, 0, mean=0.1, variance=0.0)
+    assert parts.held_node.max() < graph.num_nodes - 1
+    some = {"partition.mean": 0.1, "partition.variance": 0.0}
+    result = graphfed.run(method, clients=2, rounds=1, partition="overlapping", settings=some, out=run)
+    table = pq.read_table(run / "predictions.parquet")
+    first: list[int | None] = [None] * graph.num_nodes
+    for node, client in zip(parts.held_node[::-1], parts.held_client[::-1], strict=True):
+        first[node] = int(client)
+    assert table["client"].to_pylist() == first
+    rows = table.select(["split", "label", "prediction"]).to_pylist()
+    hits = [row["label"] == row["prediction"] for row in rows if row["split"] == "test"]
+    assert np.mean(hits) == pytest.approx(result.test["accuracy"])
+    assert set(read_subject([run]).first.client_accuracy) == {"0", "1"}
+
+
+def test_a_node_without_a_finite_score_has_no_prediction_in_any_file(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    number = np.arange(40)
+    x = np.random.default_rng(0).normal(size=(40, 64))
+    x[3] = 3e38
+    split = Split("own", number % 4 < 2, number % 4 == 2, number % 4 == 3)
+    graph = make_graph("g", x, number // 4 % 2, [[0], [1]], split=split)
+    result = graphfed.run("fedavg", data=graph, clients=2, rounds=2, features="raw", out=tmp_path / "run")
+    assert [row[-1] for row in result.details["test_confusion"]] == [1, 0]
+    (row,) = pq.read_table(tmp_path / "run" / "predictions.parquet").slice(3, 1).to_pylist()
+    assert row["split"] == "test"
+    assert row["prediction"] is None
+    each = read_subject([tmp_path / "run"]).first.client_accuracy
+    assert np.mean([accuracy for accuracy, _ in each.values()]) == result.test["client_accuracy"]
+    hits = sum(accuracy * nodes for accuracy, nodes in each.values())
+    assert hits / 10 == pytest.approx(result.test["accuracy"])
 
 
 def test_the_default_folder_names_method_and_data(own_folder: Path) -> None:

@@ -168,6 +168,7 @@ def test_a_setting_goes_to_the_methods_that_have_it() -> None:
         (["fedavg"], {"lr": 1, "settings": {"lr": 1}}, "lr is given twice"),
         (["fedavg"], {"out": 5}, "out of type int cannot be used"),
         (["fedavg"], {"seeds": 5}, "seeds=5 cannot be used; give a list of whole numbers"),
+        (["fedavg"], {"seeds": ([n] for n in range(2))}, "cannot be used; give a list of whole numbers"),
         (["fedavg"], {"seeds": ["one"]}, "seed='one'"),
         (["fedavg"], {"seeds": ()}, "no seed"),
         (["fedavg"], {"seeds": (1, 1)}, "twice"),

@@ -86,6 +86,7 @@ def test_the_best_value_at_the_edge_of_the_grid_is_reported_and_one_inside_is_no
     (warning,) = module._edges(tried, {"lr": 1.0, "backbone": "gcn"})
     assert "lr=1 is at the edge" in warning
     assert "a larger one" in warning
+    assert module._edges(module.Plan(row, {"mask": [False, True]}, {}, None), {"mask": True}) == ()
     drawn = module.Plan(row, {}, {"lr": module._checked_range("lr", (0.01, 1.0, "log"))}, 3)
     assert module._edges(drawn, {"lr": 0.1}) == ()
     (warning,) = module._edges(drawn, {"lr": 0.0101})

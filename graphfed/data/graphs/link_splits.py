@@ -168,8 +168,11 @@ def scored_pairs(split: EdgeSplit, partition: Partition) -> ScoredPairs:
     ends, label, part = split.pairs()
     n = int(max(split.edges.max(initial=-1), ends.max(initial=-1), partition.held_node.max(initial=-1))) + 1
     clients_of_node = np.bincount(partition.held_node, minlength=n)
-    if (clients_of_node[np.unique(ends)] != 1).any() or clients_of_node.max(initial=0) > 1:
-        node = int(np.flatnonzero(clients_of_node != 1)[0])
+    # A node in no scored pair may be at no client.
+    wrong = clients_of_node > 1
+    wrong[ends] |= clients_of_node[ends] != 1
+    if wrong.any():
+        node = int(np.flatnonzero(wrong)[0])
         raise InputError(
             f"link prediction needs every node at exactly one client, but partition {partition.name!r} has "
             f"node {node} at {int(clients_of_node[node])} clients; use a partition that assigns each node to "

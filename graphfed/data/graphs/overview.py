@@ -169,14 +169,17 @@ def _histogram(degree: np.ndarray) -> list[list[int]]:
 def _missing(graph: Graph, split: Split) -> dict[str, Any]:
     x = graph.x
     if x is None:
-        empty, constant = 0, np.zeros(0, dtype=np.int64)
+        empty = 0
     elif isinstance(x, sp.csr_matrix):
         empty = int((np.diff(x.indptr) == 0).sum())
-        low, high = (getattr(x, side)(axis=0).toarray()[0] for side in ("min", "max"))
-        constant = np.flatnonzero(low == high)
     else:
         empty = int((~x.any(axis=1)).sum())
-        constant = np.flatnonzero(x.min(0) == x.max(0)) if len(x) else np.zeros(0, dtype=np.int64)
+    if x is None or not graph.num_nodes:  # no node has a smallest or largest value
+        constant = np.zeros(0, dtype=np.int64)
+    else:
+        low, high = x.min(axis=0), x.max(axis=0)
+        low, high = (np.ravel(side.toarray() if sp.issparse(side) else side) for side in (low, high))
+        constant = np.flatnonzero(low == high)
     return {
         "labels": int((graph.y < 0).sum()),
         "split": int((~(split.train | split.val | split.test)).sum()),

@@ -41,18 +41,19 @@ class _Metadata(BaseModel):
 
     num_clients: int
     graph_hash: str
+    hash: str
     name: _Name = "assignment"
     seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] = 0
     options: dict[_Name, int | float | Literal[""] | _Name] = {}
 
 
-def check_metadata(metadata: Mapping[str, Any], where: str) -> None:
-    """Check that a partition's metadata can be shown and written as JSON.
+def check_metadata(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check that a partition's metadata can be shown and written as JSON, and add the defaults of its keys.
 
     `where` starts the message of every check of this module.
     """
     try:
-        _Metadata.model_validate(metadata)
+        return _Metadata.model_validate(metadata).model_dump()
     except ValidationError as error:
         key = error.errors()[0]["loc"][0]
         raise InputError(

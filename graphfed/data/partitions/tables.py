@@ -176,15 +176,14 @@ class Partition:
         try:
             path.open("rb").close()  # safetensors reports a file without read permission as missing
             metadata = json.loads(read_metadata(path)["partition"])
-            known = metadata.pop("format") == FORMAT and isinstance(metadata["hash"], str)
+            known = metadata["format"] == FORMAT
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception as error:  # a foreign file can fail in many ways
             raise InputError(f"{path} is not a partition file ({brief(error)}); {WRITE_ONE}") from error
         if not known:
             raise InputError(f"{path} was written by another version of graphfed; save it again")
-        check_metadata(metadata, str(path))
-        return dict(metadata)
+        return check_metadata(metadata, str(path))
 
     @staticmethod
     def load(path: str | Path) -> "Partition":

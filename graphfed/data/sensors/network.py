@@ -113,6 +113,8 @@ def read_matrix(path: Path, ids: tuple[str, ...]) -> sp.coo_matrix:
             f"{path} has {matrix.shape[0]} rows and columns for {len(names)} ids"
             f"{' (the ids of the readings)' if names is ids else ''}; give one row and one column for each id"
         )
+    # Only now, because the rows of a csr matrix take memory, and the shape of a file's matrix is any number.
+    matrix = matrix.tocsr()
     # The ids of the readings are canonical already.
     order = _order(path, names if names is ids else canonical_names(names), ids)
     matrix = matrix[order][:, order].tocoo()
@@ -177,7 +179,7 @@ def _square(path: Path, matrix: np.ndarray) -> sp.csr_matrix:
     return sp.csr_matrix(matrix)
 
 
-def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
+def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.spmatrix, tuple[str, ...]]:
     with NpzFile(path, "save one square array of weights, or use scipy.sparse.save_npz") as file:
         names = ids
         if "ids" in file:
@@ -192,7 +194,7 @@ def _npz_matrix(path: Path, ids: tuple[str, ...]) -> tuple[sp.csr_matrix, tuple[
         return sp.csr_matrix(matrix.astype(np.float64)), names
 
 
-def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
+def _scipy_matrix(file: NpzFile) -> sp.spmatrix:
     kind, data = file.take("format"), file.take("data", "fiub", (None,), "numbers")
     shape = file.take("shape", "iu", (2,), "two whole numbers")
     name = kind.item() if kind.size == 1 else b""
@@ -206,11 +208,11 @@ def _scipy_matrix(file: NpzFile) -> sp.csr_matrix:
         if name == "coo":
             row, column = (file.take(key, "iu", (len(data),), "whole numbers") for key in ("row", "col"))
             # scipy checks the range of rows and columns.
-            return sp.coo_matrix((data.astype(np.float64), (row, column)), shape=size).tocsr()
+            return sp.coo_matrix((data.astype(np.float64), (row, column)), shape=size)
         matrix = csr_from_arrays(data, file.take("indices"), file.take("indptr"), size)
     except (ValueError, TypeError) as error:
         file.refuse(f"the sparse matrix is damaged ({error})")
-    return matrix if name == "csr" else matrix.T.tocsr()
+    return matrix if name == "csr" else matrix.T
 
 
 def _order(path: Path, names: tuple[str, ...], ids: tuple[str, ...]) -> np.ndarray:

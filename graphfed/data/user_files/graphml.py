@@ -6,8 +6,8 @@ the graphs inside nodes, and nodes that are declared twice. Ports are left out h
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
-from xml.etree.ElementTree import Element, ParseError, SubElement, parse, tostring
+from typing import TYPE_CHECKING, NoReturn
+from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder, XMLParser, parse, tostring
 
 from graphfed.data.messages import brief
 from graphfed.errors import InputError, shown
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+class _Builder(TreeBuilder):
+    """Builds the tree of a file, unless the file has a document type definition.
+
+    Such a definition defines entities, which can expand a small file to gigabytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def doctype(self, *_: str | None) -> NoReturn:
+        raise InputError(f"{self._path} has a document type definition, which is not read; remove it")
+
+
 def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
     """Read a GraphML file of one graph, and describe what was not read.
 
@@ -24,12 +38,9 @@ def read_graphml(path: Path) -> "tuple[nx.Graph, tuple[str, ...]]":
     """
     import networkx as nx
 
-    # Entities, which a document type definition defines, can expand a small file to gigabytes.
-    if b"<!DOCTYPE" in read_start(path, 1 << 16):
-        raise InputError(f"{path} has a document type definition, which is not read; remove it")
+    read_start(path, 1)
     try:
-        # Python's parser reads no external entity; those of a document type are refused above.
-        root = parse(path).getroot()
+        root = parse(path, XMLParser(target=_Builder(path))).getroot()
         assert root is not None
         ports = _prepare(root, path)
         return nx.read_graphml(io.BytesIO(tostring(root))), ports

@@ -16,6 +16,7 @@ from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.messages import brief
 from graphfed.data.texts import canonical_texts, python_texts
 from graphfed.data.user_files.graph_tables import encoded
+from graphfed.data.user_files.table_files import CROWDED, FREE_ROWS
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
 
@@ -64,7 +65,28 @@ def read_pyg(path: Path) -> Graph:
         content = Data(**{str(key): value for key, value in content.items()})
     if not isinstance(content, Data):
         raise InputError(f"{path} has {_described(content)}")
+    _check_sizes(content, path)
     return from_pyg(content, path.stem)
+
+
+def _check_sizes(data: Any, path: Path) -> None:
+    """Raise an InputError if a tensor has far more entries than its file has bytes.
+
+    A small file can state any size: for a sparse tensor, and for a dense one that repeats its entries.
+    """
+    import torch
+
+    size = path.stat().st_size
+    for key in _READ:
+        tensor = getattr(data, key, None)
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        stated = tensor.numel() if tensor.layout is torch.strided else max(tensor.shape)
+        if stated > max(FREE_ROWS, CROWDED * size):
+            raise InputError(
+                f"{path}: {key} has shape {tuple(tensor.shape)}, and the file has only {size:,} bytes; save "
+                "a tensor with all its entries (x.clone()), and a sparse one without empty rows and columns"
+            )
 
 
 def _unsafe_content(path: Path) -> str:

@@ -437,8 +437,13 @@ class TableFile:
                 before -= 1
                 lines[before] = lines[before].replace("#", " ")
         records = csv.reader(lines[before:], delimiter=delimiter)
-        with contextlib.suppress(csv.Error):
+        try:
             first = next(records, [])
+        except csv.Error:
+            raise InputError(
+                f"{self.path}, line {before + 1}: a value has more than {csv.field_size_limit():,} "
+                "characters, which is too long for the first line; shorten it, or leave its column out"
+            ) from None
         end = before + records.line_num
         if end == before and not is_cut:
             raise InputError(f"{self.path} is empty; add a first line with the names of the columns")

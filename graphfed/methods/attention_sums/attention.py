@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from graphfed.errors import InputError
-from graphfed.nn.backbones import Weights, gat_output, per_head
+from graphfed.nn.backbones import Weights, dense, gat_output, per_head
 from graphfed.nn.batch import Batch
 from graphfed.nn.layers import Dropout, linear
 from graphfed.nn.sparse import SparseMatrix, entry_sums, spmm, sums_by
@@ -70,7 +70,7 @@ def transform(
     # z_j = W h_j, then c_j = att_src . z_j and a_j = att_dst . z_j for each head
     z = linear(x, weights[f"layers.{layer}.weight"], batch, layer)
     source, target = (
-        linear(z, per_head(_dense(weights[f"layers.{layer}.{name}"])), batch, layer)
+        linear(z, per_head(dense(weights[f"layers.{layer}.{name}"])), batch, layer)
         for name in ("att_src", "att_dst")
     )
     largest = source.detach().abs()
@@ -142,8 +142,3 @@ def add_up(
     # A node is its own neighbour, so the denominator is at least exp(-LARGEST_SCORE).
     means = total[..., :-1] / total[..., -1:]
     return gat_output(means.flatten(1), weights, batch, layer)
-
-
-def _dense(weight: object) -> Tensor:
-    assert isinstance(weight, Tensor)
-    return weight

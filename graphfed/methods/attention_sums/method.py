@@ -47,7 +47,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -60,12 +59,18 @@ from graphfed.methods.attention_sums.attention import add_up, neighbour_parts, t
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
 from graphfed.methods.attention_sums.neighbour_sums import NeighbourSums, Targets, connect
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.local_training import initial_weights, own_view, personal_weights
-from graphfed.methods.common.split_learning import initial_optimizer, step
+from graphfed.methods.common.local_training import (
+    batch_of_all,
+    fresh_state,
+    initial_weights,
+    own_view,
+    personal_weights,
+    stepped,
+)
 from graphfed.methods.common.summed_gradients import GRADIENTS
 from graphfed.methods.parts import Network
 from graphfed.nn.backbones import Weights
-from graphfed.nn.batch import Batch, make_batch
+from graphfed.nn.batch import Batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold
 
@@ -102,10 +107,7 @@ def batch_of(cohort: Cohort, network: Network, per_client: bool) -> Batch:
 
     Every layer computes all rows, because other clients use rows that the cohort's own targets do not.
     """
-    view = own_view(cohort)
-    rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
-    return make_batch(view, rows, network.layers, make_block, per_client=per_client)
+    return batch_of_all(own_view(cohort), network, per_client=per_client)
 
 
 def copy_weights(batch: Batch, network: Network, weights: Weights) -> Weights:
@@ -163,7 +165,7 @@ def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfi
     counts = fed.clients.run(training_counts, data)
     fed.expect("model", initial_weights, task, network, config.run.seed, str(fed.device))
     weights = fed.server.run(initial_weights, task, network, config.run.seed, str(fed.device))
-    values = {"weights": weights, "optimizer": fed.server.run(initial_optimizer, weights, config.training)}
+    values = {"weights": weights, "optimizer": fed.server.run(fresh_state, weights, config.training)}
     return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts, NAME), sums))
 
 
@@ -217,7 +219,7 @@ def round(fed: Federation, state: State, config: AttentionSumsConfig, round_numb
     )
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
-        step, values["weights"], gradient, values["optimizer"], config.training, outputs=2
+        stepped, values["weights"], gradient, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
 

@@ -29,6 +29,7 @@ from graphfed.methods.averaging.rules.base import Rule, Tensors, Values
 from graphfed.methods.averaging.settings import AveragingSettings
 from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import (
+    NO_TRAINING_NODE,
     Prepared,
     initial_weights,
     predict_shared,
@@ -92,7 +93,7 @@ def count_training(prepared: Prepared) -> Tensor:
 def check_counts(counts: Tensor) -> Tensor:
     """Raise InputError if no client has a training node."""
     if not bool(counts.any()):
-        raise InputError("no client has a training node; use another split or partition")
+        raise InputError(NO_TRAINING_NODE)
     return counts
 
 
@@ -155,10 +156,7 @@ def start(fed: Federation, prepared: Located, task: Task, config: AveragingSetti
     Returns:
         The first state: "weights" and "server" at the server, what the rule keeps "clients" at the clients.
     """
-    counts = fed.clients.run(count_training, prepared)
-    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
-    # Refuse before training: without any training node every round would leave the model as it is.
-    counts = fed.server.run(check_counts, counts)
+    counts = gather_counts(fed, prepared)
     drawn = (task, config.network, config.run.seed, str(fed.device))
     # Every process draws the same weights from the settings, to know the form of what it receives.
     fed.expect("model", initial_weights, *drawn)
@@ -167,6 +165,14 @@ def start(fed: Federation, prepared: Located, task: Task, config: AveragingSetti
     server = fed.server.run(rule_of(config).first, weights, config)
     values = {"weights": weights, "server": server, "clients": fed.clients.run(empty_state)}
     return State(values, Clients(prepared, counts))
+
+
+def gather_counts(fed: Federation, prepared: Located) -> Located:
+    """Send the server each client's number of training nodes, [K]; InputError if all are 0."""
+    counts = fed.clients.run(count_training, prepared)
+    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
+    # Refuse before training: without any training node every round would leave the model as it is.
+    return fed.server.run(check_counts, counts)
 
 
 def round(fed: Federation, state: State, config: AveragingSettings, number: int) -> State:

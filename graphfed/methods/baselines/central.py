@@ -27,6 +27,7 @@ from graphfed.methods.base import Method, Sent, State, Task
 from graphfed.methods.baselines import isolated
 from graphfed.methods.common.link_prediction import link_loss, negatives, pair_products
 from graphfed.methods.common.local_training import (
+    batch_of_all,
     descend,
     initial_weights,
     own_view,
@@ -35,7 +36,7 @@ from graphfed.methods.common.local_training import (
 from graphfed.methods.parts import GraphTraining, Network
 from graphfed.methods.tasks import CLASSIFICATION, LINK_PREDICTION
 from graphfed.nn.backbones import Weights
-from graphfed.nn.batch import Batch, make_batch
+from graphfed.nn.batch import Batch
 from graphfed.nn.optim import AdamState
 from graphfed.random import fold
 
@@ -68,10 +69,7 @@ class LinkState:
 def pool(cohort: Cohort, network: Network) -> Pooled:
     """Prepare the only client's graph; its nodes are the rows 0..N-1 in the order of their ids."""
     assert cohort.links is not None
-    view = network.kernel.adapt_view(own_view(cohort))
-    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
-    rows = torch.arange(cohort.num_rows, device=cohort.id.device)
-    batch = make_batch(view, rows, network.layers, make_block, per_client=True)
+    batch = batch_of_all(own_view(cohort), network, per_client=True)
     # Each edge once and sorted, as `negatives` needs them.
     edges = cohort.edge_index[:, cohort.edge_index[0] < cohort.edge_index[1]]
     edges = edges[:, torch.argsort(edges[0] * cohort.num_rows + edges[1])]

@@ -41,11 +41,12 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves, empty_state
 from graphfed.federation.transfer import describe_value
-from graphfed.methods.averaging.program import MESSAGES, accept_counts, check_counts
+from graphfed.methods.averaging.program import MESSAGES, gather_counts
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.baselines.isolated import NETWORKS
 from graphfed.methods.common.local_training import (
     Prepared,
+    batch_of_all,
     initial_weights,
     own_view,
     predict_personal,
@@ -66,7 +67,7 @@ from graphfed.methods.parts import (
 )
 from graphfed.methods.settings import Only, settings
 from graphfed.nn.backbones import Backbone, Weights
-from graphfed.nn.batch import Batch, View, make_batch
+from graphfed.nn.batch import Batch, View
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, choose_rows, init_state, optimizer_step
 from graphfed.nn.sparse import SparseWeights
@@ -172,11 +173,6 @@ def prepare_own(cohort: Cohort, config: FedPubConfig) -> Prepared:
     return prepare(cohort, own_view(cohort), None, config, personal=True, every_pair=True)
 
 
-def count_training(prepared: Prepared) -> Tensor:
-    """Return the number of training nodes of each client, [K]."""
-    return prepared.counts
-
-
 def begin(
     prepared: Prepared, weights: Tensors, graph: Tensors, config: FedPubConfig
 ) -> tuple[Clients, Tensor, Tensors]:
@@ -209,10 +205,7 @@ def probe_batch(graph: Tensors, clients: int, network: Network) -> Batch:
         # A copy of the graph for each client, with its rows shifted: [2, 1, E] + [K, 1] is [2, K, E].
         edges=((edges[:, None] + nodes * copy[:, None]).flatten(1),),
     )
-    view = network.kernel.adapt_view(view)
-    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
-    every = torch.arange(clients * nodes, device=x.device)
-    return make_batch(view, every, network.layers, make_block, per_client=True)
+    return batch_of_all(view, network, per_client=True)
 
 
 def as_rows(weights: Tensors) -> Tensor:
@@ -362,9 +355,7 @@ def accept_width(width: int, rows: Tensor, declared: Mapping[str, Any]) -> str:
 def setup(fed: Federation, data: Located, task: Task, config: FedPubConfig) -> State:
     """Draw the first weights and the random graph at the server, and send both to the clients."""
     prepared = fed.clients.run(prepare_own, data, config)
-    counts = fed.clients.run(count_training, prepared)
-    counts = fed.gather(counts, name="training_counts", grad=False, accept=accept_counts)
-    counts = fed.server.run(check_counts, counts)
+    counts = gather_counts(fed, prepared)
     network, seed, device = config.network, config.run.seed, str(fed.device)
     fed.expect("model", initial_weights, task, network, seed, device)
     weights = fed.server.run(initial_weights, task, network, seed, device)

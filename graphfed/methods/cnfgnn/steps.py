@@ -109,6 +109,7 @@ def train_locally(
     # Alg. 2 takes the embeddings as inputs: no gradient passes through them.
     starts = data.starts("train")
     local, training = start_of_round(data, weights, config.schedule), config.training
+    before = local, optimizer
     epochs, size = config.schedule.local_epochs, config.sequences.batch
     steps = epochs * -(-len(starts) // size)
     # Scheduled sampling counts steps over all rounds.
@@ -136,6 +137,7 @@ def train_locally(
             gradients = forecasting.client_gradients(local, batch, outputs)
             local, optimizer = forecasting.descend(local, gradients, optimizer, training, training.lr)
             step += 1
+    local, optimizer = forecasting.keep_idle(data, before, (local, optimizer), training)
     return local, kept_optimizer(optimizer, config.client_optimizer)
 
 

@@ -25,6 +25,7 @@ from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import Task
+from graphfed.methods.common.local_training import NO_TRAINING_NODE
 from graphfed.methods.parts import Run
 from graphfed.methods.settings import settings
 from graphfed.nn.sparse import SparseMatrix
@@ -63,6 +64,11 @@ class NamedCohort:
 
     cohort: Cohort
     names: Tensor
+
+
+def all_rows(clients: NamedCohort) -> Tensor:
+    """Return the numbers of all rows, [N]."""
+    return torch.arange(clients.cohort.num_rows, device=clients.names.device)
 
 
 def prepare(cohort: Cohort, task: Task, ids: NodeIds, seed: int) -> NamedCohort:
@@ -209,7 +215,7 @@ def check_features(digests: Tensor, table: RouteTable) -> Tensor:
 def count_batches(table: RouteTable, size: int | None) -> dict[str, int]:
     """Return the number of batches of `size` training nodes (None: one batch); InputError without any."""
     if not len(table.ids):
-        raise InputError("no client has a training node; use another split or partition")
+        raise InputError(NO_TRAINING_NODE)
     # Rounded up: the batches are then filled evenly (`batch_of`), so none is nearly empty.
     return {"batches": 1 if size is None else -(-len(table.ids) // size)}
 

@@ -25,7 +25,7 @@ from graphfed.federation.secure.aggregation import (
 from graphfed.federation.series import Network, SensorData, Series, starts_of, windows
 from graphfed.methods.parts import Recurrent, Run, Sequences, Sums, Training, Windows
 from graphfed.nn import gru
-from graphfed.nn.optim import AdamState, init_state, optimizer_step
+from graphfed.nn.optim import AdamState, choose_rows, init_state, optimizer_step
 from graphfed.nn.precision import product_dtype
 from graphfed.random import fold
 
@@ -334,6 +334,31 @@ def descend(
     """
     state = optimizer or init_state(training.optimizer, weights)
     return optimizer_step(training.optimizer, weights, gradients, state, lr, training.weight_decay)
+
+
+def keep_idle(
+    data: Standardised,
+    before: tuple[Weights, AdamState],
+    trained: tuple[dict[str, Tensor], AdamState],
+    training: Training,
+) -> tuple[dict[str, Tensor], AdamState]:
+    """Undo the steps of clients that have no reading to forecast in any training window.
+
+    Weight decay and momentum alone would move their weights. `before` and `trained` are the weights [P, ...]
+    and the optimiser; an optimiser of {} is fresh.
+    """
+    # [P, S, n]: whether a reading of a training window counts in the loss
+    read = windows(data.weight, data.starts("train"), data.split.lags, data.split.horizon)
+    has_data = read.flatten(1).any(1)
+    (start, optimizer), (weights, stepped) = before, trained
+    if bool(has_data.all()):
+        return trained
+    optimizer = optimizer or init_state(training.optimizer, start)
+    kept = {
+        part: {k: choose_rows(has_data, x, optimizer[part][k]) for k, x in moments.items()}
+        for part, moments in stepped.items()
+    }
+    return {k: choose_rows(has_data, w, start[k]) for k, w in weights.items()}, kept
 
 
 def client_gradients(

@@ -24,6 +24,9 @@ from graphfed.nn.optim import AdamState, Pull, choose_rows, init_state, optimize
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
 from graphfed.random import fold
 
+#: The message where training would leave every model as it is.
+NO_TRAINING_NODE = "no client has a training node; use another split or partition"
+
 #: If a smaller fraction of the clients is present, their rows are gathered; otherwise absent ones are masked.
 GATHER_BELOW = 0.5
 
@@ -157,6 +160,12 @@ def prepare_shared(cohort: Cohort, view: View, network: Network) -> Prepared:
     val = _batch(view, targets["val"], network, None)
     counts = cohort.counts(cohort.train)
     return Prepared(view, targets, counts, train, val, None, cohort.class_weights)
+
+
+def batch_of_all(view: View, network: Network, *, per_client: bool) -> Batch:
+    """Prepare a forward pass of all rows of a view; with `per_client` every client has its own weights."""
+    every = torch.arange(len(view.ids), device=view.ids.device)
+    return _batch(network.kernel.adapt_view(view), every, network, None, per_client=per_client)
 
 
 def _batch(

@@ -22,6 +22,7 @@ from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.route import Route, RouteTable, RowIds
 from graphfed.methods.base import State, Task
+from graphfed.methods.common.local_training import NO_TRAINING_NODE
 from graphfed.methods.parts import GraphTraining
 from graphfed.methods.settings import settings
 from graphfed.nn.layers import Dropout
@@ -146,7 +147,7 @@ def by_node(rows: Any, table: RouteTable) -> Any:
 def check_training(training: Tensor) -> Tensor:
     """Raise InputError if there is no training node; training [U] bool."""
     if not bool(training.any()):
-        raise InputError("no client has a training node; use another split or partition")
+        raise InputError(NO_TRAINING_NODE)
     return training
 
 

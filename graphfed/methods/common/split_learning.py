@@ -19,11 +19,9 @@ from graphfed.federation.secure.protection import needs_parts
 from graphfed.federation.secure.shared_sum import ClientSum, protected_sum_at_clients
 from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import NamedCohort
-from graphfed.methods.parts import Training
 from graphfed.methods.settings import settings
 from graphfed.nn.layers import tiled
-from graphfed.nn.optim import AdamState, init_state, optimizer_step
-from graphfed.nn.sparse import SparseMatrix, SparseWeights, spmm
+from graphfed.nn.sparse import SparseMatrix, spmm
 from graphfed.nn.tiles import Tiles, make_tiles
 from graphfed.random import fold, glorot
 
@@ -121,34 +119,6 @@ def sum_gradients(fed: Federation, gradient: Located, aggregation: ClientSum, *,
     """
     # SAPGNN, Eq. (21) and Eq. (22)
     return protected_sum_at_clients(fed, gradient, aggregation, name=f"{name}_gradient")
-
-
-def initial_optimizer(weights: dict[str, Any], training: Training) -> AdamState:
-    """Return the optimiser's state before the first step; for sparse weights, of their values."""
-    return init_state(training.optimizer, _values(weights))
-
-
-def step(
-    weights: dict[str, Any], gradients: dict[str, Any], optimizer: AdamState, training: Training
-) -> tuple[dict[str, Any], AdamState]:
-    """Take one step of the optimiser, with gradients of the shapes of the weights."""
-    values, optimizer = optimizer_step(
-        training.optimizer,
-        _values(weights),
-        _values(gradients),
-        optimizer,
-        training.lr,
-        training.weight_decay,
-    )
-    stepped = {
-        name: w.with_values(values[name]) if isinstance(w, SparseWeights) else values[name]
-        for name, w in weights.items()
-    }
-    return stepped, optimizer
-
-
-def _values(weights: dict[str, Any]) -> Weights:
-    return {name: w.values if isinstance(w, SparseWeights) else w for name, w in weights.items()}
 
 
 # ---- the predictor and the loss ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.aggregation import secure_sum
+from graphfed.methods.common.local_training import NO_TRAINING_NODE
 
 Weights = dict[str, Tensor]
 
@@ -67,7 +68,7 @@ def divide(gradients: Weights, count: Tensor, weights: Weights) -> Weights:
     """
     # A secure sum hides the single counts, so only their total can be checked.
     if not bool(count):
-        raise InputError("no client has a training node; use another split")
+        raise InputError(NO_TRAINING_NODE)
     return {name: (g / count).to(weights[name].dtype) for name, g in gradients.items()}
 
 

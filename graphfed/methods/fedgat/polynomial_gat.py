@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 
 from graphfed.methods.fedgat.moment_messages import Pooled
-from graphfed.nn.backbones import Backbone, Weights, gat_block, gat_init, gat_layer, gat_output, per_head
+from graphfed.nn.backbones import (
+    Backbone,
+    Weights,
+    dense,
+    gat_block,
+    gat_init,
+    gat_layer,
+    gat_output,
+    per_head,
+)
 from graphfed.nn.batch import Batch
 from graphfed.nn.chebyshev import Series, chebyshev_series, evaluate
 from graphfed.nn.layers import Dropout, linear
@@ -150,7 +159,7 @@ def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
         source, target = (linear(batch.x, weights[name], batch, 0) for name in (SOURCE, TARGET))
     else:
         # b . h = a . W h, with b = W' a of Eq. (4)
-        source, target = (linear(z, per_head(_dense(weights[name])), batch, 0) for name in ATTENTION)
+        source, target = (linear(z, per_head(dense(weights[name])), batch, 0) for name in ATTENTION)
     target = target.index_select(0, block.own)
     x = entry_sums(block.adjacency, target.t().flatten(), source.t().flatten())  # Eq. (4)
     scores = evaluate(series, score.domain, x)
@@ -160,15 +169,10 @@ def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
 def score_vectors(weights: Weights) -> Tensor:
     """Return b1 of Eq. (4), with b2 below it, [2 F, heads]; [K, 2 F, heads] for weights of every client."""
     if SOURCE in weights:
-        return torch.cat([_dense(weights[TARGET]), _dense(weights[SOURCE])], -2)
-    weight = _dense(weights["layers.0.weight"])
-    source, target = (weight @ per_head(_dense(weights[name])) for name in ATTENTION)
+        return torch.cat([dense(weights[TARGET]), dense(weights[SOURCE])], -2)
+    weight = dense(weights["layers.0.weight"])
+    source, target = (weight @ per_head(dense(weights[name])) for name in ATTENTION)
     return torch.cat([target, source], -2)
-
-
-def _dense(weight: Tensor | SparseWeights) -> Tensor:
-    assert isinstance(weight, Tensor)
-    return weight
 
 
 # ---- the range of the scores, at the server ----------------------------------------------------------------

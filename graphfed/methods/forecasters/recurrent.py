@@ -24,7 +24,7 @@ from graphfed.data.sensors.windows import TimeSplit
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
 from graphfed.federation.secure.aggregation import check_sums
-from graphfed.federation.series import SensorData, starts_of, windows
+from graphfed.federation.series import SensorData, starts_of
 from graphfed.methods.averaging import program as averaging
 from graphfed.methods.base import Method, Sent, State, StateValues, Task
 from graphfed.methods.common import forecasting
@@ -42,7 +42,7 @@ from graphfed.methods.parts import (
 from graphfed.methods.settings import settings
 from graphfed.methods.tasks import FORECASTING
 from graphfed.nn import gru
-from graphfed.nn.optim import AdamState, choose_rows, init_state
+from graphfed.nn.optim import AdamState
 from graphfed.random import fold, permutation
 
 PAPER = (
@@ -253,15 +253,13 @@ def pass_over(
 ) -> tuple[dict[str, Tensor], AdamState]:
     """Train every client's own weights for `local_epochs` passes over its training windows.
 
-    A client without readings in them takes no step, because weight decay alone would move its weights; with a
-    penalty it takes the steps of the penalty.
+    A client without readings in them takes no step (`keep_idle`); with a penalty it takes the steps of the
+    penalty.
 
     weights: [P, ...]. optimizer: {} for fresh ones, which are returned with client_state=reset too. penalty:
     (weights [P, ...]) -> a number that is added to the sum of the losses.
     """
-    own, training = dict(weights), config.training
-    # Kept for clients that take no step.
-    before = optimizer or init_state(training.optimizer, own)
+    own, training, before = dict(weights), config.training, (weights, optimizer)
     for batch, teach in training_batches(data, config, number, config.passes.local_epochs):
         gradients = gradients_alone(own, batch, config.recurrent.layers, teach)
         if penalty is not None:
@@ -269,16 +267,8 @@ def pass_over(
             more = torch.autograd.grad(penalty(leaves), list(leaves.values()))
             gradients = {k: g + m for (k, g), m in zip(gradients.items(), more, strict=True)}
         own, optimizer = forecasting.descend(own, gradients, optimizer, training, training.lr)
-    # [P, S, n]: whether some reading of a training window counts in the loss
-    read = windows(data.weight, data.starts("train"), data.split.lags, data.split.horizon)
-    has_data = read.flatten(1).any(1)
-    # Weight decay alone would move the weights of a client without readings.
-    if penalty is None and not bool(has_data.all()):
-        own = {k: choose_rows(has_data, new, weights[k]) for k, new in own.items()}
-        optimizer = {
-            name: {k: choose_rows(has_data, x, before[name][k]) for k, x in part.items()}
-            for name, part in optimizer.items()
-        }
+    if penalty is None:
+        own, optimizer = forecasting.keep_idle(data, before, (own, optimizer), training)
     return own, optimizer if config.client_optimizer.client_state == "keep" else {}
 
 

@@ -66,8 +66,8 @@ from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.federation.secure.pair_transfers import pair_route, send, send_bytes
 from graphfed.federation.secure.pairs import PairRows, open_pairs
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
+from graphfed.methods.common.local_training import fresh_state, stepped
 from graphfed.methods.common.released import noise_of
-from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.common.summed_gradients import GRADIENTS, Weights
 from graphfed.methods.lumos import balancing, client_trees, feature_encoding
 from graphfed.methods.lumos.client_trees import BitMatrix, ClientTrees, assigned_rows, neighbour_rows
@@ -137,7 +137,7 @@ def setup(fed: Federation, data: Located, task: Task, config: LumosConfig) -> St
     weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(initial_optimizer, weights, config.training),
+        "optimizer": fed.server.run(fresh_state, weights, config.training),
         "assignment": assignment,
         "features": features,
         "sent": sent,
@@ -229,7 +229,7 @@ def round(fed: Federation, state: State, config: LumosConfig, round_number: int)
     )
     values = dict(state.values)
     values["weights"], values["optimizer"] = fed.server.run(
-        step, values["weights"], gradients, values["optimizer"], config.training, outputs=2
+        stepped, values["weights"], gradients, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
 

@@ -61,9 +61,8 @@ from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_contributors, check_sums, messages
 from graphfed.methods.base import Method, Requirements, Sent, State, Task
 from graphfed.methods.common.local_training import Prepared as Batches
-from graphfed.methods.common.local_training import initial_weights, predict_shared
+from graphfed.methods.common.local_training import fresh_state, initial_weights, predict_shared, stepped
 from graphfed.methods.common.remote_neighbours import remote_ids
-from graphfed.methods.common.split_learning import initial_optimizer, step
 from graphfed.methods.parts import Network
 from graphfed.methods.prediction_release.config import PredictionReleaseConfig
 from graphfed.methods.prediction_release.gradients import NETWORK_GRADIENTS, training_nodes_of_clients
@@ -140,7 +139,7 @@ def setup(fed: Federation, data: Located, task: Task, config: PredictionReleaseC
     weights = fed.server.run(initial_weights, task, config.network, config.run.seed, str(fed.device))
     values = {
         "weights": weights,
-        "optimizer": fed.server.run(initial_optimizer, weights, config.training),
+        "optimizer": fed.server.run(fresh_state, weights, config.training),
         # Drawn once, before anything that it hides is known, and kept in checkpoints.
         "words": fed.clients.run(draw_words, data, config.noise),
         "evidence": fed.clients.run(no_evidence, data),
@@ -183,7 +182,7 @@ def round(fed: Federation, state: State, config: PredictionReleaseConfig, round_
             config,
         )
     values["weights"], values["optimizer"] = fed.server.run(
-        step, values["weights"], gradient, values["optimizer"], config.training, outputs=2
+        stepped, values["weights"], gradient, values["optimizer"], config.training, outputs=2
     )
     return State(values, prepared)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from graphfed.federation.route import RouteTable
 from graphfed.federation.secure.protection import needs_parts
 from graphfed.methods.base import Task
-from graphfed.methods.common.entity_alignment import NamedCohort, common_seed
+from graphfed.methods.common.entity_alignment import NamedCohort, all_rows, common_seed
 from graphfed.methods.common.split_learning import Weights, initial_predictor, multiply_rows, predict_rows
 from graphfed.methods.sapgnn.config import LayerForm, SapgnnConfig, output_widths, uploaded_width
 from graphfed.nn.layers import Dropout
@@ -117,11 +117,6 @@ def layer_rows(clients: NamedCohort, into: Tensor, rows: Tensor) -> LayerRows:
     client = cohort.client[into]
     tiles = make_tiles(client, cohort.num_clients) if cohort.num_clients > 1 else None
     return LayerRows(pattern, None if whole else place[1, rows], client, tiles)
-
-
-def all_rows(clients: NamedCohort) -> Tensor:
-    """Return the numbers of all rows, [N]."""
-    return torch.arange(clients.cohort.num_rows, device=clients.names.device)
 
 
 def needed_rows(clients: NamedCohort, rows: Tensor) -> Tensor:

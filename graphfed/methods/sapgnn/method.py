@@ -60,20 +60,19 @@ from graphfed.methods.common.entity_alignment import (
     Alignment,
     NamedCohort,
     align,
+    all_rows,
     training_nodes,
 )
+from graphfed.methods.common.local_training import fresh_state, stepped
 from graphfed.methods.common.split_learning import (
     Weights,
     copy_weights,
-    initial_optimizer,
     loss_rows,
     loss_share,
-    step,
     sum_gradients,
 )
 from graphfed.methods.sapgnn.config import LayerForm, SapgnnConfig, has_local_weights
 from graphfed.methods.sapgnn.layers import (
-    all_rows,
     entering,
     first_embedding,
     global_embedding,
@@ -142,8 +141,8 @@ def setup(fed: Federation, data: Located, task: Task, config: SapgnnConfig) -> S
     values = {
         "local": local,
         "global": global_,
-        "local_optimizer": fed.clients.run(initial_optimizer, local, config.training),
-        "global_optimizer": fed.server.run(initial_optimizer, global_, config.training),
+        "local_optimizer": fed.clients.run(fresh_state, local, config.training),
+        "global_optimizer": fed.server.run(fresh_state, global_, config.training),
     }
     # Batches are planned once: each has the same nodes in every round, and nothing is named again.
     batches = make_batches(fed, aligned, helped, whole, everything, config)
@@ -293,11 +292,16 @@ def updated(
         protection = config.gradient_sums.aggregation
         gradient = sum_gradients(fed, fed.gradients(local), protection, name="sapgnn/local")
         values["local"], values["local_optimizer"] = fed.clients.run(
-            step, values["local"], gradient, values["local_optimizer"], config.training, outputs=2
+            stepped, values["local"], gradient, values["local_optimizer"], config.training, outputs=2
         )
     # Alg. 2, l. 18
     values["global"], values["global_optimizer"] = fed.server.run(
-        step, values["global"], fed.gradients(global_), values["global_optimizer"], config.training, outputs=2
+        stepped,
+        values["global"],
+        fed.gradients(global_),
+        values["global_optimizer"],
+        config.training,
+        outputs=2,
     )
     return values
 

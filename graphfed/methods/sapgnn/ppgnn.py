@@ -40,27 +40,32 @@ from graphfed.methods.common.entity_alignment import (
     NamedCohort,
     NodeIds,
     align,
+    all_rows,
     common_seed,
     training_nodes,
 )
-from graphfed.methods.common.local_training import own_view, personal_weights
+from graphfed.methods.common.local_training import (
+    batch_of_all,
+    fresh_state,
+    own_view,
+    personal_weights,
+    stepped,
+)
 from graphfed.methods.common.sizes import GraphExtent, network_numbers, num_moments
 from graphfed.methods.common.split_learning import (
     LocalSum,
     Predictor,
     Weights,
     copy_weights,
-    initial_optimizer,
     initial_predictor,
     loss_rows,
     loss_share,
     predict_rows,
-    step,
     sum_gradients,
 )
 from graphfed.methods.parts import Inputs, Loss, Network, Run, Selection, Training
 from graphfed.methods.settings import Only, settings
-from graphfed.nn.batch import Batch, make_batch
+from graphfed.nn.batch import Batch
 from graphfed.nn.layers import Dropout
 from graphfed.random import fold, glorot
 
@@ -100,10 +105,7 @@ class Embedder:
 
 def make_embedder(clients: NamedCohort, network: Network) -> Embedder:
     """Make the batch of all rows of a cohort, each with its client's edges."""
-    view = network.kernel.adapt_view(own_view(clients.cohort))
-    make_block = network.kernel.blocks(view.ids, view.degree, network.attention_heads)
-    rows = torch.arange(clients.cohort.num_rows, device=clients.names.device)
-    return Embedder(clients, make_batch(view, rows, network.layers, make_block, per_client=True))
+    return Embedder(clients, batch_of_all(own_view(clients.cohort), network, per_client=True))
 
 
 def initial_networks(here: Embedder, task: Task, config: PpgnnConfig) -> dict[str, Any]:
@@ -136,10 +138,6 @@ def logits_of(here: Embedder, h: Tensor, predictor: Weights, target: str) -> Ten
 
 def named_cohort(here: Embedder) -> NamedCohort:
     return here.clients
-
-
-def every_row(here: Embedder) -> Tensor:
-    return torch.arange(here.clients.cohort.num_rows, device=here.clients.names.device)
 
 
 # ---- at the server -----------------------------------------------------------------------------------------
@@ -227,7 +225,8 @@ def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> St
     # One batch: all networks train together on all training nodes.
     train = training_nodes(fed, aligned, None)
     here = fed.clients.run(make_embedder, aligned.clients, config.network)
-    loss = fed.clients.run(loss_rows, aligned.clients, train.weight, fed.clients.run(every_row, here), None)
+    every = fed.clients.run(all_rows, aligned.clients)
+    loss = fed.clients.run(loss_rows, aligned.clients, train.weight, every, None)
     networks = fed.clients.run(initial_networks, here, task, config)
     predictor = fed.clients.run(initial_predictor_at, here, task, config)
     server = fed.server.run(initial_server, str(fed.device), fed.num_clients, task, config)
@@ -235,9 +234,9 @@ def setup(fed: Federation, data: Located, task: Task, config: PpgnnConfig) -> St
         "local": networks,
         "predictor": predictor,
         "global": server,
-        "local_optimizer": fed.clients.run(initial_optimizer, networks, config.training),
-        "predictor_optimizer": fed.clients.run(initial_optimizer, predictor, config.training),
-        "global_optimizer": fed.server.run(initial_optimizer, server, config.training),
+        "local_optimizer": fed.clients.run(fresh_state, networks, config.training),
+        "predictor_optimizer": fed.clients.run(fresh_state, predictor, config.training),
+        "global_optimizer": fed.server.run(fresh_state, server, config.training),
     }
     return State(values, Prepared(here, loss, aligned.route))
 
@@ -284,7 +283,7 @@ def round(fed: Federation, state: State, config: PpgnnConfig, round_number: int)
     for name, gradient in gradients.items():
         place = fed.server if name == "global" else fed.clients
         values[name], values[f"{name}_optimizer"] = place.run(
-            step, values[name], gradient, values[f"{name}_optimizer"], config.training, outputs=2
+            stepped, values[name], gradient, values[f"{name}_optimizer"], config.training, outputs=2
         )
     return replace(state, values=values)
 

@@ -125,9 +125,10 @@ def make_client_cohort(
             return value.to(device, torch.get_default_dtype() if value.is_floating_point() else None)
         return value
 
-    moved = replace(cohort, **{field.name: move(getattr(cohort, field.name)) for field in fields(cohort)})
-    # From the original features, because `move` has rounded large numbers to the default dtype.
-    return replace(moved, x=promote_features(cohort.x.to(device))) if isinstance(cohort.x, Tensor) else moved
+    parts = {f.name: move(getattr(cohort, f.name)) for f in fields(cohort) if f.name != "x"}
+    # `move` would round large features to the default dtype.
+    x = promote_features(cohort.x.to(device)) if isinstance(cohort.x, Tensor) else move(cohort.x)
+    return replace(cohort, **parts, x=x)
 
 
 # ---- an exported cohort ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from graphfed.methods.base import Method, Task
 from graphfed.methods.parts import sum_protection
 from graphfed.tasks.evaluation import Predicted
 from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
+from graphfed.tasks.graphs.node_table import class_probabilities, named
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
 from graphfed.tasks.kind import DataKind
 
@@ -99,13 +100,13 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
         """Build a table with a row for every node that a site's clients own, in their order.
 
         The columns are the node's id (the number of an exported node), client, part of the split, label and
-        prediction as names of classes, and all probabilities.
+        prediction as names of classes (null if there is none), and all probabilities.
         """
         import pyarrow as pa
 
         rows, logits = predicted
         row = rows.cpu().numpy()
-        probability = torch.softmax(logits.detach().double(), 1).cpu().numpy()
+        prediction, probability = class_probabilities(logits.detach().cpu().numpy())
         names = [name or str(c) for c, name in enumerate(own.schema.class_names)]
         masks = [getattr(part, which)[rows].cpu().numpy() for which in ("train", "val", "test")]
         label = part.y[rows].cpu().numpy()
@@ -114,8 +115,8 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
             "id": pa.array(part.id.cpu().numpy()[row]) if own.ids is None else own.ids.take(pa.array(row)),
             "client": pa.array(np.asarray(part.clients)[part.client.cpu().numpy()[row]]),
             "split": pa.DictionaryArray.from_arrays(split, ["train", "val", "test", "none"]),
-            "label": pa.DictionaryArray.from_arrays(pa.array(label.astype(np.int32), mask=label < 0), names),
-            "prediction": pa.DictionaryArray.from_arrays(probability.argmax(1).astype(np.int32), names),
+            "label": named(label, names),
+            "prediction": named(prediction, names),
         }
         columns |= {f"probability_{c}": pa.array(probability[:, c]) for c in range(len(names))}
         return pa.table(columns)

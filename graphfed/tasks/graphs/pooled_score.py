@@ -3,7 +3,6 @@
 from typing import Any
 
 from graphfed.data.graphs.graph import Graph, Split
-from graphfed.data.partitions.partition import partition
 from graphfed.federation.cohort import make_cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.payload import tensors_in
@@ -11,6 +10,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.common import feature_scaling
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
 from graphfed.nn.backbones import Weights
+from graphfed.tasks.graphs.inputs import pooled_partition
 from graphfed.tasks.graphs.node_scores import (
     blocks_by_client,
     choose_selection,
@@ -33,9 +33,7 @@ def pooled_score(
 
     The test score is another quantity: there, every client predicts on what it holds and receives.
     """
-    cohort = make_cohort(
-        graph, split, partition(graph, "random", 1, 0), [0], device=tensors_in(weights)[0].device
-    )
+    cohort = make_cohort(graph, split, pooled_partition(graph), [0], device=tensors_in(weights)[0].device)
     cohort = as_configured(cohort, config)
     if scaling is not None:
         cohort = feature_scaling.apply_scaling(cohort, scaling)
