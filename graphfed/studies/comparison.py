@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NotRequired
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
+from graphfed.data.messages import listed
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.references import POOLED_AND_ALONE, REFERENCES, REPEATS_LAST, UNTRAINED
@@ -275,6 +276,12 @@ def comparison_of(results: Iterable[Result | str | Path]) -> Comparison:
             raise InputError(
                 f"{finished[0].method} did {finished[0].task} and {result.method} {result.task}; one table "
                 "has one task: give runs of one"
+            )
+        differ = sorted(result.test.keys() ^ finished[0].test.keys())
+        if differ:
+            raise InputError(
+                f"the results in {finished[0].folder} and {result.folder} have different test metrics "
+                f"({listed(differ)}); one table needs the same ones: repeat one of the runs"
             )
     settings_of_method: dict[str, set[str]] = {}
     for result in finished:
