@@ -318,6 +318,9 @@ def test_rows_with_other_seeds_and_runs_given_twice_are_refused(finished: Result
     other = finished.model_copy(update={"method": "fedgcn", "seed": 7})
     with pytest.raises(InputError, match="the same seeds in every row"):
         comparison_of([finished, other])
+    other = finished.model_copy(update={"seed": 7, "test": {**finished.test, "more": 0.5}})
+    with pytest.raises(InputError, match=r"have different test metrics \('more'\)"):
+        comparison_of([finished, other])
     with pytest.raises(InputError, match="is given twice"):
         comparison_of([finished, finished])
     with pytest.raises(InputError, match="nothing was given to compare"):
