@@ -503,7 +503,7 @@ def test_data_in_python_has_no_name_for_a_file() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS.own)
 def test_a_deployment_has_the_settings_of_a_run_on_one_machine(name: str, preset: str) -> None:
     deployed = checked_training(name, {"preset": preset}, None, 3)[1]
     assert deployed == make_config(name, seed=3, settings={"preset": preset}).settings

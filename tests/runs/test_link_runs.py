@@ -204,7 +204,7 @@ def test_a_folder_of_an_earlier_version_says_no_task_and_classifies() -> None:
         (["central", "--split", "public"], "'public' is a split of nodes"),
         (["central", "--clients", "2", "--runtime", "nvflare"], "'nvflare' cannot do task 'link_prediction'"),
         (
-            ["central", "--clients", "2", "--startup-kit", "startup_kits/coordinator"],
+            ["central", "--startup-kit", "startup_kits/coordinator"],
             "link prediction cannot be deployed",
         ),
         (
