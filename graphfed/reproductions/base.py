@@ -127,9 +127,9 @@ class Row:
     policy: Policy | None = None
 
 
-def _settings_in(row: Row) -> set[str]:
-    """Return the names of the settings that a row's method has; a row that shows a policy has no method."""
-    return {*get_method(row.method).tree.names} if row.method else set()
+def _settings_in(method: str) -> set[str]:
+    """Return the names of the settings of a row's method; a row that shows a policy has none ("")."""
+    return {*get_method(method).tree.names} if method else set()
 
 
 def point(series: str, x: float, method: str, *, panel: str = "", label: str = "", **fields: Any) -> Row:
@@ -241,7 +241,8 @@ class Item:
     ) -> dict[str, object]:
         """Return the shared settings that exist in the runs of a row, and those that no method has."""
         # A setting that no row knows stays, so that `config` refuses a misspelt one.
-        others = {name for other in self.rows for name in _settings_in(other)} - _settings_in(row)
+        others = set().union(*map(_settings_in, {other.method for other in self.rows}))
+        others -= _settings_in(row.method)
         shared = {key: value for key, value in shared.items() if key not in others}
         if not row.method:
             return shared

@@ -331,6 +331,8 @@ def with_none_named(method: Method, task: str, given: Mapping[str, object]) -> d
 
     On the command line `none` means no value, except for these settings.
     """
+    if None not in given.values():
+        return dict(given)
     named = {setting.name for setting in settings_of(method, task) if "none" in setting.choices}
     return {key: "none" if value is None and key in named else value for key, value in given.items()}
 

@@ -80,12 +80,20 @@ def settings_of(method: Method, task: str | None = None) -> list[Setting]:
     # Settings of parts that the defaults do not choose are not in the config; their fields have the default.
     existing = values(method.configure({}, defaults))
     shared = {name for part in definition.parts for name in fields_of(part)}
-    found: dict[str, Setting] = {}
-    for leaf in method.tree.leaves:
-        if leaf.name in method.tree.names and leaf.name not in ("seed", *found):
-            default = existing.get(leaf.name, defaults.get(leaf.name, leaf.field.default))
-            found[leaf.name] = _setting(method, leaf, default, leaf.name not in shared)
-    return list(found.values())
+    # A tree lists its settings again each time, because plug-ins may have added some.
+    leaves, names = method.tree.leaves, method.tree.names
+    found = []
+    for name in names:
+        if name == "seed":
+            continue
+        same = [leaf for leaf in leaves if leaf.name == name]
+        default = existing.get(name, defaults.get(name, same[0].field.default))
+        setting = _setting(method, same[0], default, name not in shared)
+        # Conditions on settings that the method lacks, or fixes, always hold.
+        conditions = [[str(each) for each in leaf.conditions if each.setting in names] for leaf in same]
+        only = " or ".join(" and ".join(each) for each in conditions)
+        found.append(dataclasses.replace(setting, only=only))
+    return found
 
 
 def _setting(method: Method, leaf: Leaf, default: SettingValue, own: bool) -> Setting:
@@ -94,11 +102,7 @@ def _setting(method: Method, leaf: Leaf, default: SettingValue, own: bool) -> Se
     if choices:
         expected = f"one of {', '.join(str(choice) for choice in choices)}"
         setting = dataclasses.replace(setting, kind="choice", choices=choices, expected=expected)
-    same = [other for other in method.tree.leaves if other.name == leaf.name]
-    names = method.tree.names  # conditions on settings that the method lacks, or fixes, always hold
-    conditions = [[str(each) for each in other.conditions if each.setting in names] for other in same]
-    only = " or ".join(" and ".join(each) for each in conditions)
-    return dataclasses.replace(setting, own=own, only=only)
+    return dataclasses.replace(setting, own=own)
 
 
 def changed_settings(config: RunConfig) -> JsonObject:
