@@ -190,7 +190,7 @@ def test_clients_one_at_a_time_resume_to_the_same_bits(name: str, tmp_path: Path
 def test_separate_processes_resume_to_the_same_bits(
     name: str, tmp_path: Path, three_clients: ThreeWorkers
 ) -> None:
-    world, settings = make_world(), settings_of(name) | system_noise(name)
+    world, settings = make_world(), having(name, **settings_of(name)) | system_noise(name)
     expected, ledger = run_processes(name, world, three_clients, (tmp_path, 0.0, None), **settings)
     names = process_names(3, separate=True)
     # One process could not write its part of the newest round.
