@@ -25,9 +25,8 @@ import torch
 from graphfed.audit.base import AuditedRun, Check, Finding
 from graphfed.audit.scoring import interval, not_measured
 from graphfed.data.seeding import generator
-from graphfed.methods.averaging.program import rule_of
-from graphfed.methods.averaging.settings import AveragingSettings
-from graphfed.methods.settings import values
+from graphfed.methods.averaging.rules import RULES
+from graphfed.methods.settings import value, values
 
 DRAWS = 1000
 
@@ -89,9 +88,10 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 
 def _sends_changes(config: object) -> bool:
     """Return whether clients send changes of the weights (rule=admm in its first round), not weights."""
-    return isinstance(config, AveragingSettings) and any(
-        average.name == "update" and not average.of_model for average in rule_of(config).averages
-    )
+    rule = value(config, "rule")
+    # Methods that do not average by a rule send weights.
+    averages = () if rule is None else RULES[rule].averages
+    return any(average.name == "update" and not average.of_model for average in averages)
 
 
 def run(audited: AuditedRun) -> Finding:
