@@ -11,9 +11,9 @@ from graphfed.errors import InputError
 from graphfed.methods.base import Method
 from graphfed.methods.settings import Leaf, value, values
 
-#: Values of settings that are no choices, and what a value must have beside it.
+#: Values of settings that are no choices, and the settings that a value needs.
 OTHERS = (0.5, 1, 2, 1.0, False, True)
-BESIDE = {"ddpg": {"policy_file": "policy.safetensors"}}
+NEEDED = {"ddpg": {"policy_file": "policy.safetensors"}}
 
 
 def possible(method: Method, setting: str) -> list[Any]:
@@ -30,16 +30,16 @@ def runs(method: Method, leaf: Leaf) -> Iterator[tuple[dict[str, Any], Any]]:
     """Settings that decide whether another one exists, with what is made of them."""
     deciding = {condition.setting for condition in leaf.conditions}
     leaves = [each for each in method.tree.leaves if each.name in deciding]
-    beside = [next(runs(method, each))[0] for each in leaves]
+    deciding_runs = [next(runs(method, each))[0] for each in leaves]
     for chosen in itertools.product(*(possible(method, each.name) for each in leaves)):
-        settings = {name: each for needed in beside for name, each in needed.items()}
+        settings = {name: each for needed in deciding_runs for name, each in needed.items()}
         settings |= {each.name: one for each, one in zip(leaves, chosen, strict=True)}
-        settings |= {name: each for one in chosen for name, each in BESIDE.get(str(one), {}).items()}
+        settings |= {name: each for one in chosen for name, each in NEEDED.get(str(one), {}).items()}
         with contextlib.suppress(InputError, ValidationError):
             yield settings, method.configure(settings)
 
 
-def beside(method: Method, setting: str) -> dict[str, Any]:
+def settings_needed(method: Method, setting: str) -> dict[str, Any]:
     """Settings with which a setting exists."""
     leaf = next(leaf for leaf in method.tree.leaves if leaf.name == setting)
     return next(settings for settings, config in runs(method, leaf) if setting in values(config))

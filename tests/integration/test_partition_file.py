@@ -60,10 +60,10 @@ def test_a_run_on_the_file_is_the_run_on_the_options_it_was_made_by(saved: Parti
 
 
 def test_a_file_without_name_seed_and_options_has_their_defaults_in_a_run(saved: Partition) -> None:
-    tables, beside = read_tensors(HERE)
+    tables, metadata = read_tensors(HERE)
     kept = {
         key: value
-        for key, value in json.loads(beside["partition"]).items()
+        for key, value in json.loads(metadata["partition"]).items()
         if key not in ("name", "seed", "options")
     }
     write_tensors(HERE, tables, {"partition": json.dumps(kept)})
@@ -277,8 +277,8 @@ def test_a_file_that_does_not_fit_is_refused_in_one_line_and_nothing_is_written(
 def test_a_description_that_cannot_be_shown_or_written_as_json_is_refused(
     key: str, value: Any, command: str, saved: Partition, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tables, beside = read_tensors(HERE)
-    description = json.loads(beside["partition"])
+    tables, metadata = read_tensors(HERE)
+    description = json.loads(metadata["partition"])
     write_tensors(HERE, tables, {"partition": json.dumps({**description, key: value})})
     assert main([*command.split(), "--partition", str(HERE)]) == 2
     out, error = capsys.readouterr()

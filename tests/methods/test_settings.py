@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from deciding import beside, runs
+from deciding import runs, settings_needed
 
 import graphfed
 from graphfed.errors import InputError
@@ -34,7 +34,7 @@ def test_flat_names_are_unique(name: str) -> None:
 @pytest.mark.parametrize(("name", "leaf"), SETTINGS)
 def test_every_setting_can_be_given_and_read_back(name: str, leaf: Leaf) -> None:
     method = get_method(name)
-    settings = beside(method, leaf.name)
+    settings = settings_needed(method, leaf.name)
     config = method.configure(settings)
     given = value(config, leaf.name)
     assert method.configure({**settings, leaf.name: given}) == config

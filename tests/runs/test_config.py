@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deciding import beside
+from deciding import settings_needed
 
 from graphfed.cli import main
 from graphfed.data.datasets import load
@@ -196,7 +196,7 @@ def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str, 
     for setting in settings_of(config):
         if not deep and first_methods()[same_everywhere(setting)] != method:
             continue
-        refused, needed = 0, beside(config, setting.name)
+        refused, needed = 0, settings_needed(config, setting.name)
         for value in BAD_VALUES:
             try:
                 make_config(method, settings={**needed, setting.name: value})
@@ -204,7 +204,7 @@ def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str, 
                 message = str(error)
                 refused += 1
                 assert setting.name in message
-                # A number may be read as a truth value, and refused beside another setting; none is no value.
+                # A number may be read as a truth value, and refused with another setting; none is no value.
                 assert (
                     value is None
                     or shown(value) in message
