@@ -3,7 +3,7 @@ pooling; and the MLP, which uses no edges.
 
 Layers agree with PyG's GCNConv, GATConv and SAGEConv (with mean and with maximum aggregation; tests compare
 values and gradients). Weights are a flat dictionary with the names ``layers.<l>.<name>``. A backbone consists
-of functions that draw the weights, build the edges of a layer and run the network.
+of functions that draw the weights, build the edges of a layer and run the layer.
 
 Shapes of weights below are those of shared weights. Per-client weights have a leading dimension K (see
 `graphfed.nn.layers`). N_l is the number of rows that enter layer l, and N_L the number of targets.
@@ -34,7 +34,8 @@ class Backbone:
         init: init(key, widths, heads) draws shared weights for layers of the given widths [F, ..., C], in the
             default dtype on the CPU. heads: the attention heads of each layer.
         blocks: blocks(ids [N], degree [N], heads) returns the function that builds a layer's edges.
-        forward: forward(weights, batch, dropout) returns the logits of the targets [N_L, C].
+        layer: layer(h, weights, batch, dropout, l) runs layer l on the rows h [N_l, ...] that enter it. It
+            returns the rows that enter layer l + 1; of the last layer the logits of the targets [N_L, C].
         input_weights: The names of the weights that multiply the input features. They have one row for each
             feature.
         weighted: Whether the network uses the weights of the edges.
@@ -45,11 +46,23 @@ class Backbone:
 
     init: Callable[[int, list[int], Sequence[int]], dict[str, Tensor]]
     blocks: Callable[[Tensor, Tensor, Sequence[int]], BlockMaker]
-    forward: Callable[[Weights, Batch, Dropout | None], Tensor]
+    layer: Callable[[Tensor | SparseMatrix, Weights, Batch, Dropout | None, int], Tensor]
     input_weights: tuple[str, ...]
     weighted: bool = True
     aggregate: Callable[[View], Tensor | SparseMatrix] | None = None
     uses_edges: bool = True
+
+    def forward(self, weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
+        """Run all layers on the features.
+
+        Returns:
+            The logits of the targets, [N_L, C].
+        """
+        h: Tensor | SparseMatrix = batch.x
+        for layer in range(batch.layers):
+            h = self.layer(h, weights, batch, dropout, layer)
+        assert isinstance(h, Tensor)
+        return h
 
     def adapt_view(self, view: View) -> View:
         """Adapt a view to this network.
@@ -124,35 +137,28 @@ def gcn_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     return make
 
 
-def gcn_layer(x: Tensor | SparseMatrix, weights: Weights, batch: Batch, layer: int) -> Tensor:
-    """Run one layer of a GCN, without the activation.
+def gcn_layer(
+    h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, layer: int
+) -> Tensor:
+    """Run one layer of a GCN, with dropout on its input, and ReLU unless it is the last one.
 
     Args:
-        x: [N_l, F], the rows that enter the layer, after dropout.
+        h: [N_l, F], the rows that enter the layer, before dropout.
         weights: The weights, with layers.l.weight [F, H] and layers.l.bias [H].
         batch: The batch, whose block of the layer has the normalised adjacency A.
+        dropout: Dropout of the input; None: none.
         layer: l, the number of the layer.
 
     Returns:
-        A (x W) + b, [N_{l+1}, H]; x W + b if the layer uses no edges.
+        A (h W) + b, [N_{l+1}, H]; h W + b if the layer uses no edges.
     """
-    # A (x W) and not (A x) W: weights of clients multiply the rows of each client before edges mix them.
-    h = linear(x, weights[f"layers.{layer}.weight"], batch, layer)
+    # A (h W) and not (A h) W: weights of clients multiply the rows of each client before edges mix them.
+    z = linear(_drop(h, batch, layer, dropout), weights[f"layers.{layer}.weight"], batch, layer)
     block = batch.blocks[layer]
     if block is not None:
-        h = spmm(block.adjacency, h)
-    return add_bias(h, dense(weights[f"layers.{layer}.bias"]), batch, layer)
-
-
-def gcn_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Run layers with ReLU, and dropout on the input of each. Returns the logits of the targets [N_L, C]."""
-    h: Tensor | SparseMatrix = batch.x
-    for layer in range(batch.layers):
-        h = gcn_layer(_drop(h, batch, layer, dropout), weights, batch, layer)
-        if layer < batch.layers - 1:
-            h = h.relu()
-    assert isinstance(h, Tensor)
-    return h
+        z = spmm(block.adjacency, z)
+    z = add_bias(z, dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    return z.relu() if layer < batch.layers - 1 else z
 
 
 # ---- GraphSAGE with the mean aggregator (Hamilton, Ying and Leskovec 2017)
@@ -187,21 +193,19 @@ def sage_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     return make
 
 
-def sage_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Run layers mean_j(x_j) W_neighbour + x_i W_root + b, with ReLU and dropout as in `gcn_forward`."""
-    h: Tensor | SparseMatrix = batch.x
-    for layer, block in enumerate(batch.blocks):
-        assert block is not None
-        h = _drop(h, batch, layer, dropout)
-        neighbours = linear(h, weights[f"layers.{layer}.neighbour_weight"], batch, layer)
-        root = linear(h, weights[f"layers.{layer}.root_weight"], batch, layer)
-        # mean_j (x_j W) = (mean_j x_j) W; each row is multiplied by its client's weights before the mean.
-        h = spmm(block.adjacency, neighbours) + root.index_select(0, block.own)
-        h = add_bias(h, dense(weights[f"layers.{layer}.bias"]), batch, layer)
-        if layer < batch.layers - 1:
-            h = h.relu()
-    assert isinstance(h, Tensor)
-    return h
+def sage_layer(
+    h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, layer: int
+) -> Tensor:
+    """Run one layer mean_j(h_j) W_neighbour + h_i W_root + b, with ReLU and dropout as in `gcn_layer`."""
+    block = batch.blocks[layer]
+    assert block is not None
+    h = _drop(h, batch, layer, dropout)
+    neighbours = linear(h, weights[f"layers.{layer}.neighbour_weight"], batch, layer)
+    root = linear(h, weights[f"layers.{layer}.root_weight"], batch, layer)
+    # mean_j (h_j W) = (mean_j h_j) W; each row is multiplied by its client's weights before the mean.
+    z = spmm(block.adjacency, neighbours) + root.index_select(0, block.own)
+    z = add_bias(z, dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    return z.relu() if layer < batch.layers - 1 else z
 
 
 # ---- GAT (Velickovic et al. 2018): heads side by side, at the last layer averaged
@@ -261,19 +265,10 @@ def gat_block(ids: Tensor, degree: Tensor, heads: Sequence[int]) -> BlockMaker:
     return make
 
 
-def gat_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Run layers with ELU, and dropout on the input and the attention of each. Returns logits [N_L, C]."""
-    h: Tensor | SparseMatrix = batch.x
-    for layer in range(batch.layers):
-        h = gat_layer(h, weights, batch, dropout, layer)
-    assert isinstance(h, Tensor)
-    return h
-
-
 def gat_layer(
     h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, layer: int
 ) -> Tensor:
-    """Run one layer of a GAT.
+    """Run one layer of a GAT, with dropout on its input and its attention, and ELU unless it is the last one.
 
     Args:
         h: [N_l, F], the rows that enter the layer, before dropout.
@@ -430,41 +425,44 @@ def _with_maxima(h: Tensor, pattern: SparseMatrix, own: Tensor | None) -> Tensor
     return torch.cat([h if own is None else h.index_select(0, own), top.masked_fill(top.isneginf(), 0)], 1)
 
 
-def maxpool_forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-    """Run layers with ReLU and dropout on the output of each except the last. Returns logits [N_L, C].
+def maxpool_layer(
+    h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, layer: int
+) -> Tensor:
+    """Run one layer, with ReLU on its output unless it is the last one. Dropout acts on the output of the
+    layer before, and not on the features.
 
-    The batch is made from an aggregated view (`Backbone.adapt_view`).
+    The batch is made from an aggregated view (`Backbone.adapt_view`), so the first layer has no edges.
     """
-    h = linear(batch.x, weights["layers.0.weight"], batch, 0)
-    h = add_bias(h, dense(weights["layers.0.bias"]), batch, 0)
-    for layer in range(1, batch.layers):
-        h = h.relu()
+    rows = layer
+    if layer:
+        assert isinstance(h, Tensor)
+        block = batch.blocks[layer]
+        assert block is not None
         if dropout is not None:
             # Keyed by the layer that returns the rows: the input of the first layer has no dropout.
             h = dropout.rows(h, batch.ids[layer], layer - 1)
-        block = batch.blocks[layer]
-        assert block is not None
         h = _with_maxima(h, block.adjacency, block.own)
         # These are the rows that the layer returns, so their tiles are those of the next layer.
-        h = linear(h, weights[f"layers.{layer}.weight"], batch, layer + 1)
-        h = add_bias(h, dense(weights[f"layers.{layer}.bias"]), batch, layer)
-    return h
+        rows = layer + 1
+    z = linear(h, weights[f"layers.{layer}.weight"], batch, rows)
+    z = add_bias(z, dense(weights[f"layers.{layer}.bias"]), batch, layer)
+    return z.relu() if layer < batch.layers - 1 else z
 
 
 BACKBONES: dict[str, Backbone] = {
-    "gcn": Backbone(gcn_init, gcn_block, gcn_forward, ("layers.0.weight",)),
-    "gat": Backbone(gat_init, gat_block, gat_forward, ("layers.0.weight",), weighted=False),
+    "gcn": Backbone(gcn_init, gcn_block, gcn_layer, ("layers.0.weight",)),
+    "gat": Backbone(gat_init, gat_block, gat_layer, ("layers.0.weight",), weighted=False),
     "sage": Backbone(
-        sage_init, sage_block, sage_forward, ("layers.0.neighbour_weight", "layers.0.root_weight")
+        sage_init, sage_block, sage_layer, ("layers.0.neighbour_weight", "layers.0.root_weight")
     ),
     "maxpool": Backbone(
         maxpool_init,
         maxpool_block,
-        maxpool_forward,
+        maxpool_layer,
         ("layers.0.weight",),
         weighted=False,
         aggregate=maxpool_aggregate,
     ),
     # The layers of a GCN without edges compute x W + b.
-    "mlp": Backbone(gcn_init, gcn_block, gcn_forward, ("layers.0.weight",), weighted=False, uses_edges=False),
+    "mlp": Backbone(gcn_init, gcn_block, gcn_layer, ("layers.0.weight",), weighted=False, uses_edges=False),
 }

@@ -124,17 +124,19 @@ def polynomial_gat(score: Score, tied: bool) -> Backbone:
             weights = {name: w for name, w in weights.items() if name not in ATTENTION}
         return weights
 
-    def forward(weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
-        # Alg. 2, l. 4: the first layer by Eq. (7).
-        h = gat_output(_first_layer(weights, batch, score), weights, batch, 0)
+    def layer(
+        h: Tensor | SparseMatrix, weights: Weights, batch: Batch, dropout: Dropout | None, number: int
+    ) -> Tensor:
+        # Alg. 2, l. 4: the first layer by Eq. (7), from features or moments.
+        if not number:
+            return gat_output(_first_layer(weights, batch, score), weights, batch, 0)
         # Alg. 2, l. 5: later layers by Eq. (1) to Eq. (3).
-        for layer in range(1, batch.layers):
-            h = h if batch.far is None else batch.far.insert(h, layer)
-            h = gat_layer(h, weights, batch, dropout, layer)
-        return h
+        assert isinstance(h, Tensor)
+        h = h if batch.far is None else batch.far.insert(h, number)
+        return gat_layer(h, weights, batch, dropout, number)
 
     inputs = ("layers.0.weight",) if tied else ("layers.0.weight", SOURCE, TARGET)
-    return Backbone(init, gat_block, forward, inputs, weighted=False)
+    return Backbone(init, gat_block, layer, inputs, weighted=False)
 
 
 def _first_layer(weights: Weights, batch: Batch, score: Score) -> Tensor:
