@@ -21,6 +21,8 @@ _BUILT_IN = {
     "fedgat_ldp_features": "fedgat_ldp:CHECK",
     "neighbour_scores": "attention_sums:SCORES",
     "neighbour_sums": "attention_sums:CHECK",
+    "halo_features": "halo:FEATURES",
+    "halo_labels": "halo:LABELS",
     "fedsage_gradients": "fedsage:CHECK",
     "fedgraph_embeddings": "fedgraph:CHECK",
 }

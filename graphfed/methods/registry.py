@@ -26,6 +26,7 @@ _OWN = {
     "fedgat": "graphfed.methods.fedgat.method",
     "fedgat_ldp": "graphfed.methods.fedgat.ldp",
     "attention_sums": "graphfed.methods.attention_sums.method",
+    "halo": "graphfed.methods.halo.method",
     "fedgraph": "graphfed.methods.fedgraph.method",
     "sapgnn": "graphfed.methods.sapgnn.method",
     "ppgnn": "graphfed.methods.sapgnn.ppgnn",

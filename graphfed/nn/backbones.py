@@ -42,6 +42,7 @@ class Backbone:
         aggregate: aggregate(view) returns the input of the first layer [N, width], if it is computed once
             from features and edges (see `adapt_view`). None: the input is the features.
         uses_edges: Whether the network uses edges at all.
+        source_degree: Whether an edge's weight depends on the degree of its source.
     """
 
     init: Callable[[int, list[int], Sequence[int]], dict[str, Tensor]]
@@ -51,6 +52,7 @@ class Backbone:
     weighted: bool = True
     aggregate: Callable[[View], Tensor | SparseMatrix] | None = None
     uses_edges: bool = True
+    source_degree: bool = False
 
     def forward(self, weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
         """Run all layers on the features.
@@ -450,7 +452,7 @@ def maxpool_layer(
 
 
 BACKBONES: dict[str, Backbone] = {
-    "gcn": Backbone(gcn_init, gcn_block, gcn_layer, ("layers.0.weight",)),
+    "gcn": Backbone(gcn_init, gcn_block, gcn_layer, ("layers.0.weight",), source_degree=True),
     "gat": Backbone(gat_init, gat_block, gat_layer, ("layers.0.weight",), weighted=False),
     "sage": Backbone(
         sage_init, sage_block, sage_layer, ("layers.0.neighbour_weight", "layers.0.root_weight")

@@ -320,6 +320,24 @@ def attention_sums(world: World, outputs: int = 1) -> dict[str, int]:
     }
 
 
+def halo(world: World) -> dict[str, int]:
+    """Once, for each pair of a client and a neighbour elsewhere, its id, its degree and F features; in each
+    round its embedding before the second layer, and a gradient back; the weights down and their gradient
+    up."""
+    halos, scalar = sum(len(c) for c in closures(world)) - world.graph.num_nodes, 8
+    weights, embeddings = averaging(world)["model"], ROUNDS * halos * H * scalar
+    return {
+        "halo/ids": halos * 8,
+        "halo/features": halos * F * scalar,
+        "halo/degrees": halos * scalar,
+        "halo/training_count": world.clients * 8,
+        "model": weights,
+        "model/grad": weights,
+        "halo/embeddings": embeddings,
+        "halo/embeddings/grad": embeddings,
+    }
+
+
 def passed_on(world: World) -> tuple[list[Cover], int]:
     """What balancer=local keeps, at the start and after every round, by the plain loop (seed 0, two rounds of
     shuffling); and how many of these rounds came before the shuffling."""
@@ -447,6 +465,7 @@ FORMULAS = {
     "naive_fedgnn": naive_fedgnn,
     "prediction_release": prediction_release,
     "attention_sums": attention_sums,
+    "halo": halo,
     "lumos": lumos,
 }
 

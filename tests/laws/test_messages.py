@@ -58,6 +58,7 @@ VARIANTS = {
     ],
     "ppgnn": [{"node_ids": "keyed"}, {"aggregation": "plaintext"}],
     "prediction_release": AVERAGES,
+    "halo": [*AVERAGES, {"backbone": "gat"}],
     "attention_sums": [*AVERAGES, {"exchange": "secure", "protocols": "simulated"}],
     # protocols=real sends what is simulated here (test_lumos.py).
     "lumos": [

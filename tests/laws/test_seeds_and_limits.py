@@ -80,8 +80,8 @@ def test_each_purpose_draws_from_the_seed_on_its_own(purpose, monkeypatch):
 
 
 #: Methods whose server does more than average, whose network is another (test_sapgnn.py, test_ppgnn.py,
-#: test_fedgat.py, test_own_features.py, test_prediction_release.py and test_attention_sums.py have their
-#: limits), or that train on
+#: test_fedgat.py, test_own_features.py, test_prediction_release.py, test_attention_sums.py and test_halo.py
+#: have their limits), or that train on
 #: noise (test_released.py has theirs), on trees (test_tree_networks.py) or on generated nodes
 #: (test_fedsage.py), so that one client does not make them central training.
 SERVER_OPTIMISES = {
@@ -98,6 +98,7 @@ SERVER_OPTIMISES = {
     "own_features",
     "prediction_release",
     "attention_sums",
+    "halo",
     "fedsage_plus",
 }
 

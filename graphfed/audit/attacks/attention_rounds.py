@@ -37,8 +37,8 @@ from graphfed.data.seeding import generator
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.attention_sums.attention import SLOPE
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
-from graphfed.methods.attention_sums.method import Prepared
 from graphfed.methods.attention_sums.neighbour_sums import Targets
+from graphfed.methods.common.pooled_training import Prepared
 from graphfed.runs.progress import stages_of
 
 #: The largest error of recovered features, relative to the largest feature of the node: rounding to float32,
@@ -160,10 +160,10 @@ def _receive(audited: AuditedRun) -> Received:
     config: AttentionSumsConfig = again.training
     prepared: Prepared = again.setup().prepared
     cohort, task = again.cohort, again.task
-    targets: Targets = prepared.sums.targets.parts[0]
+    targets: Targets = prepared.exchange.targets.parts[0]
     # With exchange=secure the parts on the wire are masked, and only totals can be attacked.
     drawn = generator(0, "audit/attention_sums")
-    totals = prepared.sums.masks is not None
+    totals = prepared.exchange.masks is not None
 
     pairs = sample(drawn, len(targets.wanted.ids), PAIRS)
     by_size: dict[int, list[tuple[list[int], int, list[int]]]] = defaultdict(list)

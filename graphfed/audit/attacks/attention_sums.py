@@ -36,8 +36,9 @@ from graphfed.audit.scoring import NO_NEIGHBOUR, cosines, count_remote_pairs
 from graphfed.federation.cohort import Cohort
 from graphfed.methods.attention_sums.attention import SLOPE, transform
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
-from graphfed.methods.attention_sums.method import Prepared, parts_of
+from graphfed.methods.attention_sums.method import parts_of
 from graphfed.methods.attention_sums.neighbour_sums import Targets
+from graphfed.methods.common.pooled_training import Prepared
 
 #: The largest error of a recovered number of W h, relative to the largest number of the node.
 TOLERANCE = 1e-3
@@ -84,15 +85,15 @@ def attack_one_round(again: Rerun) -> Found:
         # The first weights, without dropout: what every client computes in an evaluation.
         weights = fed.broadcast(state.weights, name="model", grad=False)
         z, source, target = fed.clients.run(transform, prepared.shared, weights, None, None, 0, outputs=3)
-        scores = prepared.sums.send_scores(fed, target, grad=False)
-        parts = fed.clients.run(parts_of, prepared.sums.targets, z, source, scores, None, 0)
-        totals = prepared.sums.masks is not None
+        scores = prepared.exchange.send_scores(fed, target, grad=False)
+        parts = fed.clients.run(parts_of, prepared.exchange.targets, z, source, scores, None, 0)
+        totals = prepared.exchange.masks is not None
         if totals:
-            received = prepared.sums.add_parts(fed, parts, grad=False)
+            received = prepared.exchange.add_parts(fed, parts, grad=False)
         else:
-            received = fed.exchange(parts, prepared.sums.parts, name="attention_sums/parts", grad=False)
+            received = fed.exchange(parts, prepared.exchange.parts, name="attention_sums/parts", grad=False)
     cohort = again.cohort
-    targets: Targets = prepared.sums.targets.parts[0]
+    targets: Targets = prepared.exchange.targets.parts[0]
     layer = {name: w.double().numpy() for name, w in weights.parts[0].items() if name.startswith("layers.0.")}
     by_head = _by_head(z.parts[0], len(layer["layers.0.att_src"]))
     groups = _groups(cohort, targets, received.parts[0], totals, by_head.shape[1])

@@ -44,59 +44,26 @@ dropout acts on the input and the attention of every layer. Edge weights are ign
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.functions import as_leaves
 from graphfed.federation.secure.aggregation import check_sums, messages
 from graphfed.methods.attention_sums import neighbour_sums
 from graphfed.methods.attention_sums.attention import add_up, neighbour_parts, transform
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
 from graphfed.methods.attention_sums.neighbour_sums import NeighbourSums, Targets, connect
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
-from graphfed.methods.common.local_training import (
-    batch_of_all,
-    fresh_state,
-    initial_weights,
-    own_view,
-    personal_weights,
-    stepped,
-)
-from graphfed.methods.common.summed_gradients import GRADIENTS
+from graphfed.methods.common import pooled_training
+from graphfed.methods.common.local_training import batch_of_all, own_view
 from graphfed.methods.parts import Network
-from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch
 from graphfed.nn.layers import Dropout
-from graphfed.random import fold
 
 #: What the names of its transfers begin with.
 NAME = "attention_sums"
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What set-up prepares, at the clients.
-
-    Attributes:
-        data: A `Cohort`.
-        train: The `Batch` of all rows, for the weights of training.
-        shared: The `Batch` of all rows, for one copy of the weights.
-        counts: [K_h], the training nodes of each client.
-        count: The number of training nodes, at the server; None if every round sums it.
-        sums: What the clients have agreed on.
-    """
-
-    data: Located
-    train: Located
-    shared: Located
-    counts: Located
-    count: Located | None
-    sums: NeighbourSums
 
 
 # ---- at the clients ----------------------------------------------------------------------------------------
@@ -108,17 +75,6 @@ def batch_of(cohort: Cohort, network: Network, per_client: bool) -> Batch:
     Every layer computes all rows, because other clients use rows that the cohort's own targets do not.
     """
     return batch_of_all(own_view(cohort), network, per_client=per_client)
-
-
-def copy_weights(batch: Batch, network: Network, weights: Weights) -> Weights:
-    """Copy the weights for every client of a cohort, as leaves."""
-    leaves: Weights = as_leaves(personal_weights(weights, batch, network.kernel))
-    return leaves
-
-
-def training_counts(cohort: Cohort) -> Tensor:
-    """Count the training nodes of each client, [K_h]."""
-    return cohort.counts(cohort.train)
 
 
 def parts_of(
@@ -133,20 +89,6 @@ def parts_of(
     return neighbour_parts(targets.patterns[layer], z, source, target, dropout, layer)
 
 
-def training_loss(cohort: Cohort, h: Tensor) -> Tensor:
-    """Add up the cross-entropies of the cohort's training nodes, each times the weight of its class."""
-    rows = cohort.rows("train")
-    # A sum: the server divides by the number of training nodes of all clients.
-    return cross_entropy(
-        h.index_select(0, rows), cohort.y[rows], weight=cohort.class_weights, reduction="sum"
-    )
-
-
-def target_logits(cohort: Cohort, h: Tensor, target: str) -> Tensor:
-    """Select the logits of a target's nodes, [n, C]."""
-    return h.detach().index_select(0, cohort.rows(target))
-
-
 # ---- the program over places -------------------------------------------------------------------------------
 
 
@@ -158,15 +100,8 @@ def setup(fed: Federation, data: Located, task: Task, config: AttentionSumsConfi
     check_sums(fed, config.sums.aggregation, fed.num_clients)
     network, exchange = config.network, config.exchange
     sums = connect(fed, data, exchange, network.attention_heads)
-    # A secure sum of gradients needs a copy of the weights for each client; prediction needs one in all.
-    gradient_sum = GRADIENTS[config.sums.aggregation]
-    shared = fed.clients.run(batch_of, data, network, False)
-    train = fed.clients.run(batch_of, data, network, True) if gradient_sum.per_client else shared
-    counts = fed.clients.run(training_counts, data)
-    fed.expect("model", initial_weights, task, network, config.run.seed, str(fed.device))
-    weights = fed.server.run(initial_weights, task, network, config.run.seed, str(fed.device))
-    values = {"weights": weights, "optimizer": fed.server.run(fresh_state, weights, config.training)}
-    return State(values, Prepared(data, train, shared, counts, gradient_sum.count(fed, counts, NAME), sums))
+    make_batch = partial(fed.clients.run, batch_of, data, network)
+    return pooled_training.start(fed, data, sums, make_batch, task, config, NAME)
 
 
 def logits(
@@ -174,20 +109,17 @@ def logits(
     batch: Located,
     sums: NeighbourSums,
     weights: Located,
-    *,
-    layers: int,
+    network: Network,
     dropout: Dropout | None,
     grad: bool,
 ) -> Located:
-    """Compute the logits [N, C] of all nodes, each at its client; for gradients the tape must be open.
-
-    `dropout` acts on inputs and attention.
+    """Compute the logits [N, C] of all nodes (`pooled_training.Run`); `dropout` acts on inputs and attention.
 
     Reference:
         FedGAT, Eqs. (1) to (3), without approximation.
     """
     h: Located | None = None
-    for layer in range(layers):
+    for layer in range(network.layers):
         # a_i and c_j of Eq. (4)
         z, source, target = fed.clients.run(transform, batch, weights, h, dropout, layer, outputs=3)
         scores = sums.send_scores(fed, target, grad=grad)
@@ -201,37 +133,12 @@ def logits(
 
 def round(fed: Federation, state: State, config: AttentionSumsConfig, round_number: int) -> State:
     """Take one step on the gradient of the loss over all clients."""
-    prepared: Prepared = state.prepared
-    gradient_sum, network = GRADIENTS[config.sums.aggregation], config.network
-    # The key of the first step of `local_training.descend`, so that the draws are those of central training.
-    key = fold(config.run.seed, "dropout", round_number, 0)
-    dropout = Dropout(network.dropout, key) if network.dropout else None
-    with fed.tape():
-        copy = partial(fed.clients.run, copy_weights, prepared.train, network)
-        # In plaintext the leaves are at the server, and gradients flow back to them over the broadcast.
-        leaves, weights = gradient_sum.broadcast(fed, state.weights, copy)
-        h = logits(
-            fed, prepared.train, prepared.sums, weights, layers=network.layers, dropout=dropout, grad=True
-        )
-        fed.backward(fed.clients.run(training_loss, prepared.data, h))
-    gradient = gradient_sum.mean(
-        fed, fed.gradients(leaves), prepared.counts, prepared.count, state.weights, NAME
-    )
-    values = dict(state.values)
-    values["weights"], values["optimizer"] = fed.server.run(
-        stepped, values["weights"], gradient, values["optimizer"], config.training, outputs=2
-    )
-    return State(values, prepared)
+    return pooled_training.step(fed, state, config, round_number, logits, NAME)
 
 
 def predict(fed: Federation, state: State, config: AttentionSumsConfig, target: str) -> Located:
     """Compute the logits [n, C] of the target's nodes, with sums of the neighbours at all clients."""
-    prepared: Prepared = state.prepared
-    weights = fed.broadcast(state.weights, name="model", grad=False)
-    h = logits(
-        fed, prepared.shared, prepared.sums, weights, layers=config.network.layers, dropout=None, grad=False
-    )
-    return fed.clients.run(target_logits, prepared.data, h, target)
+    return pooled_training.predict(fed, state, config, target, logits)
 
 
 MESSAGES: Mapping[str, str] = {
