@@ -19,7 +19,16 @@ import graphfed
 from graphfed.studies.paired import paired_difference
 
 ROWS = ("isolated", "fedavg", "fedgcn", "halo", "central")
-GRAPHS = ("digits", "social", "cora")
+#: Data set, partition and number of layers.
+CASES = (
+    ("digits", "random", 2),
+    ("digits", "random", 3),
+    ("digits", "louvain", 2),
+    ("social", "random", 2),
+    ("cora", "random", 2),
+    ("cora", "random", 3),
+    ("cora", "louvain", 2),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,41 +39,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began, load_before = time.perf_counter(), load_average()
     asked = {"clients": 10, "threads": options.threads, **({"rounds": 2} if options.tiny else {})}
     seeds = (0, 1) if options.tiny else (0, 1, 2)
-    graphs: dict[str, Any] = {}
-    for data in ("digits",) if options.tiny else GRAPHS:
-        for partition in ("random", "louvain"):
-            for layers in (2,) if options.tiny else (2, 3):
-                rows: dict[str, Any] = {}
-                for method in ROWS:
-                    runs = [
-                        graphfed.run(
-                            method,
-                            data=data,
-                            partition=partition,
-                            seed=seed,
-                            out=False,
-                            settings={"layers": layers},
-                            **asked,
-                        )
-                        for seed in seeds
-                    ]
-                    values = [100 * run.test["accuracy"] for run in runs]
-                    rows[method] = {
-                        "test": {"mean": mean(values), "values": values},
-                        "round_ms": 1e3 * median(run.seconds["per_round"] for run in runs),
-                        "setup_mb": mean(run.bytes["setup"] for run in runs) / 1e6,
-                        "round_mb": mean(
-                            (run.bytes["total"] - run.bytes["setup"]) / run.rounds for run in runs
-                        )
-                        / 1e6,
-                    }
-                exact = rows["halo"]["test"]["values"]
-                for method in ROWS:
-                    difference = paired_difference(rows[method]["test"]["values"], exact)
-                    rows[method]["over_halo"] = None if difference is None else asdict(difference)
-                graphs.setdefault(data, {}).setdefault(partition, {})[f"layers_{layers}"] = rows
-                print(data, partition, layers, {m: round(r["test"]["mean"], 1) for m, r in rows.items()})
-    finish(options.out, began, load_before, {**asked, "seeds": seeds, "graphs": graphs})
+    cases: dict[str, Any] = {}
+    for data, partition, layers in CASES[:1] if options.tiny else CASES:
+        rows: dict[str, Any] = {}
+        for method in ROWS:
+            own = {"data": data, "partition": partition, "settings": {"layers": layers}}
+            runs = [graphfed.run(method, seed=seed, out=False, **own, **asked) for seed in seeds]
+            values = [100 * run.test["accuracy"] for run in runs]
+            setup = mean(run.bytes["setup"] for run in runs)
+            training = mean((run.bytes["total"] - run.bytes["setup"]) / run.rounds for run in runs)
+            rows[method] = {
+                "test": {"mean": mean(values), "values": values},
+                "round_ms": 1e3 * median(run.seconds["per_round"] for run in runs),
+                "setup_mb": setup / 1e6,
+                "round_mb": training / 1e6,
+            }
+        for row in rows.values():
+            difference = paired_difference(row["test"]["values"], rows["halo"]["test"]["values"])
+            row["over_halo"] = None if difference is None else asdict(difference)
+        cases[f"{data}_{partition}_{layers}"] = rows
+        print(data, partition, layers, {name: round(row["test"]["mean"], 1) for name, row in rows.items()})
+    finish(options.out, began, load_before, {**asked, "seeds": seeds, "cases": cases})
 
 
 if __name__ == "__main__":

@@ -145,6 +145,12 @@ def test_missing_neighbours_have_a_paired_difference_to_fedsage(tmp_path: Path) 
     assert rows["fedsage_plus"]["bytes"] > rows["alone"]["bytes"] > 0
 
 
+def test_halo_ends_with_the_accuracy_of_central_training(tmp_path: Path) -> None:
+    (rows,) = run("halo", tmp_path / "halo.json")["cases"].values()
+    assert rows["halo"]["test"]["values"] == pytest.approx(rows["central"]["test"]["values"], abs=0.2)
+    assert rows["halo"]["setup_mb"] > rows["fedavg"]["setup_mb"]
+
+
 def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
     cases = run("audits", tmp_path / "audits.json", "baselines")["cases"]
     assert all("membership" in case for case in cases.values())
