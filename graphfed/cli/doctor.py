@@ -34,6 +34,7 @@ EXTRAS = {
     "hdf5": "readings of sensors in HDF5 (METR-LA, PEMS-BAY)",
     "deploy": "deployments, whose sites have machines of their own",
     "secure": "secure aggregation, secure pooling, encrypted sums, privacy accounting",
+    "boosting": "the references boosting_local and boosting_central",
     "rl": "learning FedGraph's sampling policy (graphfed policy)",
     "docs": "building the pages of docs/",
     "dev": "working on graphfed itself",

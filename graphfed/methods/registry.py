@@ -15,6 +15,8 @@ _OWN = {
     "central": "graphfed.methods.baselines.central",
     "own_features": "graphfed.methods.baselines.own_features",
     "isolated": "graphfed.methods.baselines.isolated",
+    "boosting_local": "graphfed.methods.baselines.boosting:LOCAL",
+    "boosting_central": "graphfed.methods.baselines.boosting:CENTRAL",
     "fedavg": "graphfed.methods.averaging.methods:FEDAVG",
     "fedprox": "graphfed.methods.averaging.methods:FEDPROX",
     "fedadam": "graphfed.methods.averaging.methods:FEDADAM",

@@ -17,6 +17,7 @@ from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
+from graphfed.methods.settings import value
 from graphfed.tasks.inputs import Inputs, OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
 from graphfed.tasks.source import LoadedData
@@ -97,13 +98,13 @@ class GraphInputs(Inputs):
             )
         from graphfed.nn.backbones import BACKBONES
 
-        network = config.settings.network
-        weighted = [name for name in BACKBONES if BACKBONES[name].weighted]
-        uses_edges = network.kernel.uses_edges
+        backbone = value(config.settings, "backbone")
+        refused = [name for name, network in BACKBONES.items() if network.uses_edges and not network.weighted]
+        weighted = [name for name, network in BACKBONES.items() if network.weighted]
         # Training that ignores the weights would use another graph than the user gave.
-        if self.graph.edge_weight is not None and uses_edges and network.backbone not in weighted:
+        if self.graph.edge_weight is not None and backbone in refused:
             raise InputError(
-                f"backbone {network.backbone!r} cannot use edge weights, and {self.graph.name!r} has edge "
+                f"backbone {backbone!r} cannot use edge weights, and {self.graph.name!r} has edge "
                 f"weights; "
                 f"choose {' or '.join(weighted)}, or omit the weights (in a description: 'weight:' with "
                 "nothing after it)"
