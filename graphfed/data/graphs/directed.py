@@ -187,7 +187,7 @@ def _sorted(edges: DirectedEdges) -> DirectedEdges:
 
 def _is_new(edges: DirectedEdges, *more: np.ndarray | None) -> np.ndarray:
     """Decide whether each edge differs from the one before in its ends, or in one of `more`, bool [E]."""
-    new = np.arange(len(edges.source)) == 0  # the first edge has none before it
+    new: np.ndarray = np.arange(len(edges.source)) == 0  # the first edge has none before it
     for column in (edges.source, edges.target, *more):
         if column is not None:
             differs = column[1:] != column[:-1]
