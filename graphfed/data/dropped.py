@@ -26,7 +26,6 @@ def edges_dropped(
     `files` has the endpoints that each file lists, int64 [2, any]. If the graph is not `directed`, (v, u)
     repeats (u, v). `weights` is how the weights of a repeated edge are combined; "" if edges have none.
     """
-    loops = sum(int((ends[0] == ends[1]).sum()) for ends in files)
     listed = [ends[:, ends[0] != ends[1]] for ends in files]
     rows = sum(ends.shape[1] for ends in listed)
     repeated, one_way = rows - num_edges, num_edges
@@ -40,12 +39,17 @@ def edges_dropped(
     phrases = []
     if directed and one_way:
         phrases.append(f"the direction of {one_way:,} edge{_s(one_way)}")
-    if loops:
-        phrases.append(f"{loops:,} self loop{_s(loops)}")
+    phrases += loops_dropped(files)
     if repeated:
         again = f" (its weight is the {weights} of the listed weights)" if weights else ""
         phrases.append(f"{repeated:,} repetition{_s(repeated)} of an edge{again}")
     return tuple(phrases)
+
+
+def loops_dropped(files: Sequence[np.ndarray]) -> tuple[str, ...]:
+    """Describe the self loops in lists of edges, int64 [2, any] each."""
+    loops = sum(int((ends[0] == ends[1]).sum()) for ends in files)
+    return (f"{loops:,} self loop{_s(loops)}",) if loops else ()
 
 
 def names_dropped(names: Iterable[str], used: Collection[str], kind: str, of: str) -> tuple[str, ...]:

@@ -346,7 +346,7 @@ def _manifest(
 ) -> JsonObject:
     """Return the manifest of a run, with None for what only the sites know."""
     project, plugin = startup_kit.project, METHODS.plugin(method.name)
-    unknown = ("nodes", "edges", "features", "classes", "edge_weights")
+    unknown = ("nodes", "edges", "features", "classes", "edge_weights", "directed")
     return {
         "command": command,
         "started": now(),
@@ -364,6 +364,7 @@ def _manifest(
             **dict.fromkeys(unknown),
             "class_names": [],
             "feature_names": [],
+            "edge_features": [],
             "split": asked["split"],
         },
         "partition": {

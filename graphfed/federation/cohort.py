@@ -19,6 +19,7 @@ from graphfed.data.graphs.link_splits import PARTS, EdgeSplit, ScoredPairs, scor
 from graphfed.data.partitions.tables import Partition
 from graphfed.errors import InputError
 from graphfed.federation.cohort_checks import LINKS, check_arrays
+from graphfed.federation.cohort_edges import CohortEdges, edges_of_partition
 from graphfed.files import read_tensors, write_tensors
 from graphfed.nn.sparse import SparseMatrix, sums_by
 
@@ -75,6 +76,8 @@ class Cohort:
         links: The pairs to score in link prediction; else None. With links, no node is in a part of the
             split.
         class_weights: [num_classes], the weight of a training node of each class in the loss (None: 1).
+        directed: The edges as the data lists them, with directions, attributes and times; None if each is one
+            undirected edge without attributes. `edge_index` and `cross_*` have their pairs of nodes.
     """
 
     clients: tuple[int, ...]
@@ -96,6 +99,7 @@ class Cohort:
     cross_weight: Tensor | None = None
     links: Links | None = None
     class_weights: Tensor | None = None
+    directed: CohortEdges | None = None
 
     @property
     def num_rows(self) -> int:
@@ -191,12 +195,13 @@ def with_partition_ids(cohort: Cohort, stable_ids: np.ndarray | None) -> Cohort:
         found = order[np.searchsorted(stable_ids, ids.cpu().numpy(), sorter=order)]
         return torch.from_numpy(found).to(ids.device)
 
-    links = cohort.links
+    links, directed = cohort.links, cohort.directed
     return replace(
         cohort,
         id=numbers(cohort.id),
         cross_id=numbers(cohort.cross_id),
         links=None if links is None else replace(links, id=numbers(links.id)),
+        directed=None if directed is None else replace(directed, cross_id=numbers(directed.cross_id)),
     )
 
 
@@ -285,7 +290,6 @@ def make_cohort(
         cross_weight = tensor(graph.weights_between(node[cross_row], remote_node)).to(
             torch.get_default_dtype()
         )
-
     x: Tensor | SparseMatrix | None = None
     if graph.x is not None:
         held_x = graph.x[node]
@@ -322,6 +326,15 @@ def make_cohort(
         edge_weight=edge_weight,
         cross_weight=cross_weight,
         links=links,
+        directed=None
+        if graph.directed is None
+        else edges_of_partition(
+            graph.directed,
+            node,
+            owned,
+            (u, v),
+            (cross_row, partition.node_of(remote_id), cross_client, cross_id),
+        ).to(device),
     )
 
 
@@ -387,6 +400,8 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
     arrays = {name: getattr(cohort, name).cpu().numpy() for name in (*_PLAIN, *weights)}
     if cohort.links is not None:
         arrays |= {name: getattr(cohort.links, name[6:]).cpu().numpy() for name in LINKS}
+    if cohort.directed is not None:
+        arrays |= cohort.directed.to_arrays()
     arrays["clients"] = np.array(cohort.clients, dtype=np.int64)
     arrays["num_classes"] = np.array([cohort.num_classes])
     if isinstance(cohort.x, SparseMatrix):
@@ -436,6 +451,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
         edge_weight=t.get("edge_weight"),
         cross_weight=t.get("cross_weight"),
         links=Links(**{name[6:]: t[name] for name in LINKS}) if {*LINKS} & {*t} else None,
+        directed=CohortEdges.from_tensors(t),
         **{name: t[name] for name in _PLAIN},
     )
 

@@ -13,6 +13,17 @@ from graphfed.errors import InputError
 
 #: The columns of `cohort.Links` in a file.
 LINKS = ("links_row", "links_client", "links_id", "links_label", "links_part")
+#: The columns of `cohort_edges.CohortEdges` in a file: the kind of number, the dimensions, and
+#: what a row is for.
+DIRECTED = {
+    **{f"directed_{name}": ("i", 1, "edges") for name in ("source", "target")},
+    "directed_attributes": ("f", 2, "edges"),
+    **{f"directed_cross_{name}": ("i", 1, "cross") for name in ("row", "client", "id")},
+    "directed_cross_outgoing": ("b", 1, "cross"),
+    "directed_cross_attributes": ("f", 2, "cross"),
+    "directed_symmetric": ("b", 1, "once"),
+}
+DIRECTED_TIMES = {"directed_time": ("f", 1, "edges"), "directed_cross_time": ("f", 1, "cross")}
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -32,7 +43,7 @@ _POINTERS = {"client": "clients", "edge_index": "rows", "cross_row": "rows"}
 def check_arrays(arrays: Arrays, where: str) -> None:
     """Raise InputError unless arrays, with the required ones among them, are those of a whole cohort."""
     # In this order: each check may use what those before it have established.
-    for fault in (_columns, _order, _labels, _features, _links):
+    for fault in (_columns, _order, _labels, _features, _links, _directed):
         found = fault(arrays)
         if found is not None:
             raise InputError(f"{where} is not a whole cohort file: {found}; write it again")
@@ -109,6 +120,28 @@ def _links(arrays: Arrays) -> str | None:
         return "its scored pairs are not sorted by node, each once"
     if any(arrays[name].any() for name in ("train", "val", "test")):
         return "it has both scored pairs and nodes in parts of a split"
+    return None
+
+
+def _directed(arrays: Arrays) -> str | None:
+    found = {name for name in arrays if name.startswith("directed_")}
+    columns = DIRECTED | (DIRECTED_TIMES if {*DIRECTED_TIMES} & found else {})
+    if not found:
+        return None
+    if found != {*columns}:
+        return f"its directed edges need the columns {', '.join(columns)}"
+    size = {"edges": arrays["directed_source"].size, "cross": arrays["directed_cross_row"].size, "once": 1}
+    for name, (kind, dimensions, of) in columns.items():
+        array = arrays[name]
+        if array.dtype.kind != kind or array.ndim != dimensions or len(array) != size[of]:
+            return f"{name} has dtype {array.dtype} and shape {array.shape}"
+        if not np.isfinite(array).all():
+            return f"{name} has a number that is not finite"
+    widths = {arrays[name].shape[1] for name in ("directed_attributes", "directed_cross_attributes")}
+    ends = [arrays[f"directed_{name}"] for name in ("source", "target", "cross_row")]
+    rows = arrays["id"].size
+    if len(widths) > 1 or not all(a.min(initial=0) >= 0 and a.max(initial=-1) < rows for a in ends):
+        return f"its directed edges have different attributes, or point beyond the {rows} rows"
     return None
 
 

@@ -35,6 +35,10 @@ class Task:
     num_features: int
     num_classes: int
     name: str = CLASSIFICATION
+    #: The number of attributes of an edge.
+    edge_features: int = 0
+    #: Whether edges have a direction.
+    directed: bool = False
 
 
 @dataclass(frozen=True)

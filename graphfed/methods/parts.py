@@ -63,8 +63,9 @@ class Training:
 class Network:
     """A graph neural network."""
 
-    backbone: Literal["gcn", "gat", "sage", "maxpool", "mlp"] = Field(
-        default="gcn", description="graph neural network"
+    backbone: Literal["gcn", "gat", "sage", "maxpool", "mlp", "gine", "pna"] = Field(
+        default="gcn",
+        description="graph neural network; gine and pna read the directions and attributes of edges",
     )
     heads: Annotated[int, Only("backbone", "gat")] = Field(
         default=8, ge=1, description="attention heads of GAT's hidden layers"

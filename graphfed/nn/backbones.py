@@ -1,5 +1,6 @@
 """The graph networks that every method can use, as functions of (weights, batch): GCN, GAT, GraphSAGE and max
-pooling; and the MLP, which uses no edges.
+pooling; the MLP, which uses no edges; and GINE and PNA, which read directions and attributes
+(`edge_networks`).
 
 Layers agree with PyG's GCNConv, GATConv and SAGEConv (with mean and with maximum aggregation; tests compare
 values and gradients). Weights are a flat dictionary with the names ``layers.<l>.<name>``. A backbone consists
@@ -11,14 +12,18 @@ Shapes of weights below are those of shared weights. Per-client weights have a l
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
+from graphfed.nn import edge_networks
 from graphfed.nn.batch import Batch, Block, BlockMaker, View
+from graphfed.nn.directed import undirected_rows
 from graphfed.nn.layers import Dropout, add_bias, linear
+from graphfed.nn.layers import drop_input as _drop
 from graphfed.nn.maxpool import neighbour_max, sparse_maxima
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, attention_weights, spmm
 from graphfed.random import entry_words, fold, glorot
@@ -43,6 +48,8 @@ class Backbone:
             from features and edges (see `adapt_view`). None: the input is the features.
         uses_edges: Whether the network uses edges at all.
         source_degree: Whether an edge's weight depends on the degree of its source.
+        edge_init: edge_init(key, widths, D, directed) draws the weights that depend on the edges' attributes
+            and on whether they have a direction. None: the network reads neither.
     """
 
     init: Callable[[int, list[int], Sequence[int]], dict[str, Tensor]]
@@ -53,6 +60,12 @@ class Backbone:
     aggregate: Callable[[View], Tensor | SparseMatrix] | None = None
     uses_edges: bool = True
     source_degree: bool = False
+    edge_init: Callable[[int, list[int], int, bool], dict[str, Tensor]] | None = None
+
+    @property
+    def directed(self) -> bool:
+        """Whether the network reads the directions and attributes of edges (`View.directed`)."""
+        return self.edge_init is not None
 
     def forward(self, weights: Weights, batch: Batch, dropout: Dropout | None) -> Tensor:
         """Run all layers on the features.
@@ -71,22 +84,15 @@ class Backbone:
 
         Returns:
             The view without edges if the network uses none. With the input of the first layer in the place of
-            the features, marked as aggregated, if the network has `aggregate`. Else the same view.
+            the features, marked as aggregated, if the network has `aggregate`. With or without directed
+            edges, as the network reads them or not. Else the same view.
         """
+        if self.directed != (view.directed is not None):
+            rows = undirected_rows(view.edges[0], view.degree.double()) if self.directed else None
+            view = replace(view, directed=rows)
         if not self.uses_edges:
             return replace(view, edges=(), edge_weight=None)
         return view if self.aggregate is None else replace(view, x=self.aggregate(view), aggregated=True)
-
-
-def _drop(
-    x: Tensor | SparseMatrix, batch: Batch, layer: int, dropout: Dropout | None
-) -> Tensor | SparseMatrix:
-    if dropout is None:
-        return x
-    if isinstance(x, SparseMatrix):
-        assert batch.words is not None
-        return dropout.entries(x, batch.words, layer)
-    return dropout.rows(x, batch.ids[layer], layer)
 
 
 def dense(weight: Tensor | SparseWeights) -> Tensor:
@@ -467,4 +473,18 @@ BACKBONES: dict[str, Backbone] = {
     ),
     # The layers of a GCN without edges compute x W + b.
     "mlp": Backbone(gcn_init, gcn_block, gcn_layer, ("layers.0.weight",), weighted=False, uses_edges=False),
+    **{
+        name: Backbone(
+            partial(edge_networks.init, draw),
+            edge_networks.edge_network_block,
+            partial(edge_networks.layer, run),
+            ("layers.0.weight",),
+            weighted=False,
+            edge_init=partial(edge_networks.edge_init, draw),
+        )
+        for name, draw, run in (
+            ("gine", edge_networks.gine_weights, edge_networks.gine_pass),
+            ("pna", edge_networks.pna_weights, edge_networks.pna_pass),
+        )
+    },
 }

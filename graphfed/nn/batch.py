@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from graphfed.nn.directed import BlockEdges, EdgeRows, block_edges
 from graphfed.nn.moments import MomentChunks, MomentRows, Moments
 from graphfed.nn.sparse import SparseMatrix, pair_columns, shift_columns
 from graphfed.nn.tiles import Tiles, make_tiles
@@ -29,11 +30,13 @@ class Block:
         own: [N_out] int64, the input row of the same node as each output row.
         words: [E] int64, the words of the attention's dropout, one for each entry of one copy of the pattern.
             None without attention.
+        edges: The messages of networks that read directions and attributes (`View.directed`); else None.
     """
 
     adjacency: SparseMatrix
     own: Tensor
     words: Tensor | None = None
+    edges: BlockEdges | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +149,8 @@ class View:
         far: [N] bool, the rows whose embeddings other clients compute. They have no moments. None: no row.
         received: For layer l = 1, 2, ... the embeddings of all far rows that enter it, [number of far rows,
             H_l].
+        directed: The edges as the data lists them, between the rows of `edges`. None for networks that do not
+            read them.
     """
 
     x: Tensor | SparseMatrix
@@ -160,6 +165,7 @@ class View:
     moments: Moments | None = None
     far: Tensor | None = None
     received: tuple[Tensor, ...] = ()
+    directed: EdgeRows | None = None
 
     def layer_edges(self, layer: int) -> Tensor | None:
         """Select the edges of a layer.
@@ -251,7 +257,11 @@ def make_batch(
         edge_weight = None if edge_weight is None else edge_weight[into]
         block = make_block(edges[:, into], edge_weight, rows_in, rows_out, number, layer)
         # Backbones normalise in float64; products run in the dtype of the features.
-        blocks.append(replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype)))
+        block = replace(block, adjacency=block.adjacency.to(dtype=view.x.dtype))
+        if view.directed is not None:
+            messages = block_edges(view.directed, number, view.client, view.num_clients, view.x.dtype)
+            block = replace(block, edges=messages)
+        blocks.append(block)
     client = tuple(view.client[f] for f in fields)
     x, words, stored = view.x, None, None
     if isinstance(x, SparseMatrix):

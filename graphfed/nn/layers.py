@@ -88,6 +88,18 @@ def _inverted(drop: Tensor, p: float, dtype: torch.dtype) -> Tensor:
     return (~drop).to(dtype).div_(1 - p)
 
 
+def drop_input(
+    x: Tensor | SparseMatrix, batch: Batch, layer: int, dropout: Dropout | None
+) -> Tensor | SparseMatrix:
+    """Apply dropout to the rows that enter a layer; None: no dropout."""
+    if dropout is None:
+        return x
+    if isinstance(x, SparseMatrix):
+        assert batch.words is not None
+        return dropout.entries(x, batch.words, layer)
+    return dropout.rows(x, batch.ids[layer], layer)
+
+
 def linear(x: Tensor | SparseMatrix, weight: Weight, batch: Batch, layer: int) -> Tensor:
     """Multiply each row that enters a layer by the weights of its client.
 

@@ -350,6 +350,8 @@ class _DataFacts(FileModel):
     class_names: list[str] | None = None
     feature_names: list[str] | None = None
     edge_weights: bool | None = None
+    edge_features: list[str] | None = None
+    directed: bool | None = None
 
 
 class _PartitionFacts(FileModel):

@@ -29,6 +29,7 @@ from graphfed.tasks.graphs.inputs import (
     load_graph,
     partition_graph,
     pooled_partition,
+    unread_edges,
     with_client_remarks,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
@@ -130,12 +131,14 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         partition = partition_graph(config, graph, on_stage)
         # After the partition, which may use the labels of all classes.
         graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
-        return NodeInputs(graph, split, partition, config.data_source.dropped)
+        return NodeInputs(graph, split, partition, config.data_source.dropped + unread_edges(config, graph))
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
         """Load another graph as the data of one client, and check that the trained model can use it."""
         graph = load_graph(config)
         check_like_trained(graph, known)
+        if config.settings.network.kernel.directed:
+            check_edges_like_trained(graph, known)
         # Set-up counts training nodes and needs some, although nothing is trained here.
         everything = np.ones(graph.num_nodes, dtype=bool)
         return NodeInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
@@ -308,6 +311,26 @@ def check_like_trained(graph: Graph, known: JsonObject) -> None:
             f"the model was trained {'with' if trained_with else 'without'} edge weights, and {graph.name!r} "
             f"has {'edge weights' if has else 'none, or all are 1'}; "
             + ("omit them (in a description: 'weight:' with nothing after it)" if has else "add them")
+        )
+
+
+def check_edges_like_trained(graph: Graph, known: JsonObject) -> None:
+    """Raise InputError if the edges of a graph have other attributes, or other directions, than those that a
+    trained model reads.
+    """
+    edges = graph.directed
+    names = [] if edges is None else list(edges.names)
+    trained = list(known.get("edge_features") or ())
+    if names != trained:
+        raise InputError(
+            f"the model was trained on the attributes of edges {trained[:10]}, and {graph.name!r} has "
+            f"{names[:10]}; give edges with the same attributes in the same order"
+        )
+    if (edges is not None and not edges.symmetric) != bool(known.get("directed")):
+        was, fix = ("directed", "true") if known.get("directed") else ("undirected", "false")
+        raise InputError(
+            f"the model was trained on {was} edges, and those of {graph.name!r} are not; write 'directed: "
+            f"{fix}' in the description"
         )
 
 

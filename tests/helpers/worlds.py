@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.data.graphs.directed import make_directed
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.partitions.partition import from_assignment, partition
 from graphfed.data.partitions.tables import Partition
@@ -20,10 +21,12 @@ from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method
 from graphfed.methods.settings import only_those, values
+from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.runs.processes import train_in_processes
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time, stacked
 from graphfed.runtime.processes import Workers
+from graphfed.tasks.node_classification import NodeInputs
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import default_settings
 
@@ -44,7 +47,7 @@ class World:
 
     @property
     def task(self) -> Task:
-        return Task(self.graph.num_features, self.graph.num_classes)
+        return NodeInputs(self.graph, self.split, self.partition).task(CLASSIFICATION)
 
 
 def make_world(
@@ -82,6 +85,21 @@ def weighted(world: World, seed: int = 0, *, ones: bool = False) -> World:
     )
     partition = replace(world.partition, graph_hash=graph.hash)
     return World(graph, world.split, partition)
+
+
+def with_payments(world: World, seed: int = 0, *, directed: bool = True, attributes: int = 2) -> World:
+    """The same world with two edges for most pairs, in random directions, with attributes of unlike sizes."""
+    rng = np.random.default_rng(seed)
+    u, v = world.graph.edges[:, rng.integers(0, world.graph.num_edges, 2 * world.graph.num_edges)]
+    flip = rng.random(len(u)) < 0.5
+    ends = np.stack([np.where(flip, u, v), np.where(flip, v, u)])
+    # Pairs without a draw keep one edge, so that the graph has the same pairs of nodes.
+    ends = np.concatenate([ends, world.graph.edges], axis=1)
+    values = rng.lognormal(8, 2, (ends.shape[1], attributes))
+    names = tuple(f"a{column}" for column in range(attributes))
+    edges = make_directed("payments", ends, values, names, directed=directed)
+    graph = replace(world.graph, directed=edges)
+    return World(graph, world.split, replace(world.partition, graph_hash=graph.hash))
 
 
 #: What methods that noise need here: noise that repeats, and bounds that the dense world keeps; and of those

@@ -49,9 +49,9 @@ def test_a_pyg_data_reports_its_direction_edge_attr_times_and_self_loops(
     dropped, lines = dropped_by(data, tmp_path / "run", capsys)
     assert dropped == [
         "the direction of 2 edges",
-        "1 self loop",
         "1 repetition of an edge",
-        "'edge_attr' of the Data object (28 x 3)",
+        "3 attributes of the edges ('edge_attr_0', 'edge_attr_1', 'edge_attr_2')",
+        "1 self loop",
         "'time' of the Data object (28)",
     ]
     assert lines == [f"custom: not used: {'; '.join(dropped)}"]
@@ -69,7 +69,7 @@ def test_a_file_of_pyg_reports_what_the_object_reports(
 ) -> None:
     torch.save(pyg([*BOTH, (0, 5)], edge_attr=torch.ones(len(BOTH) + 1)), tmp_path / "ring.pt")
     dropped, _ = dropped_by(tmp_path / "ring.pt", tmp_path / "run", capsys)
-    assert dropped == ["the direction of 1 edge", "'edge_attr' of the Data object (25)"]
+    assert dropped == ["the direction of 1 edge", "1 attribute of the edges ('edge_attr')"]
 
 
 def drawn(graph: Any, edges: list[tuple[int, int]], **attributes: Any) -> Any:
@@ -86,8 +86,8 @@ def test_graphml_reports_its_direction_and_the_attributes_of_its_edges(
     dropped, lines = dropped_by(tmp_path / "g.graphml", tmp_path / "run", capsys)
     assert dropped == [
         f"the direction of {N - 1} edges",
-        "1 self loop",
         "2 attributes of the edges ('amount', 'day')",
+        "1 self loop",
     ]
     assert len(lines) == 1
 

@@ -18,6 +18,7 @@ from worlds import (
     run_local,
     run_processes,
     weighted,
+    with_payments,
 )
 
 from graphfed.data.partitions.partition import from_assignment
@@ -69,6 +70,18 @@ def test_it_equals_central_training_in_processes(network: str, three_clients: Th
     world, settings = make_world(), {"backbone": network, "layers": 3, "dropout": 0.3}
     outcome, _ = run_processes("halo", world, three_clients, **having("halo", **settings))
     torch.testing.assert_close(by_node(outcome, world), central(world, **settings), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("network", [name for name in NETWORKS if BACKBONES[name].directed])
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_directions_and_attributes_are_those_of_the_whole_graph(
+    network: str, directed: bool, layers: int
+) -> None:
+    world = with_payments(make_world(clients=4), directed=directed)
+    assert_equals_central(
+        world, backbone=network, layers=layers, dropout=0.3, features="scaled", lr=0.01, rounds=2
+    )
 
 
 def test_a_client_for_every_node_equals_central_training() -> None:

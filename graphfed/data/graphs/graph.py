@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from graphfed.data.content import content_hash
 from graphfed.data.feature_numbers import feature_numbers
+from graphfed.data.graphs.directed import DirectedEdges
 from graphfed.data.graphs.node_ids import node_ids
 from graphfed.errors import InputError, did_you_mean, shown
 
@@ -116,6 +117,8 @@ class Graph:
         remarks: Remarks of the reader on data that may mean something else, each with its fix.
         split_problem: Why the data's own split cannot be used, and what to do; "" if it can, or if there is
             none.
+        directed: The edges as the data lists them, with directions, attributes and times. `edges` has their
+            pairs of nodes. None if each edge of the data is one undirected edge without attributes.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Graph:
     dropped: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     split_problem: str = ""
+    directed: DirectedEdges | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -195,7 +199,7 @@ class Graph:
 
     @cached_property
     def hash(self) -> str:
-        """The SHA-256 hash (hexadecimal) of features, classes, edges and edge weights.
+        """The SHA-256 hash (hexadecimal) of features, classes, edges, edge weights and directed edges.
 
         Names do not change it, nor does the public split, which has its own hash. Features stored as csr and
         the same features stored densely give different hashes.
@@ -203,6 +207,8 @@ class Graph:
         arrays = {"y": self.y, "edges": self.edges, "num_classes": np.array(self.num_classes)}
         if self.edge_weight is not None:
             arrays["edge_weight"] = self.edge_weight
+        if self.directed is not None:
+            arrays |= self.directed.arrays
         if isinstance(self.x, sp.csr_matrix):
             # scipy chooses the index type by the size of the matrix, and the hash must not depend on it.
             arrays |= {

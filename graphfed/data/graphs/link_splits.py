@@ -130,12 +130,16 @@ def training_graph(graph: Graph, split: EdgeSplit) -> Graph:
         kept = split.train[held.edge]
         number = np.cumsum(split.train) - 1
         held = Held(held.client, held.node, held.owner, held.edge_client[kept], number[held.edge[kept]])
-    weight = graph.edge_weight
+    weight, directed = graph.edge_weight, graph.directed
+    edges = np.ascontiguousarray(graph.edges[:, split.train])
+    if directed is not None:
+        directed = directed.select(np.sort(directed.between(*edges)[1]))
     return replace(
         graph,
-        edges=np.ascontiguousarray(graph.edges[:, split.train]),
+        edges=edges,
         edge_weight=None if weight is None else weight[split.train],
         held=held,
+        directed=directed,
     )
 
 

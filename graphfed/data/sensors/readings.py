@@ -91,7 +91,7 @@ def read_wide(path: Path, time: str, missing: float | None) -> Rows:
     read, values = file.read([], Numbers(sensors, _NO_SENSOR, gaps=True), [time])
     if not len(values):
         raise InputError(f"{path} has no row; add one row for each time")
-    times, zoned = _read_column_times(file, time, read[time])
+    times, zoned = read_column_times(file, time, read[time])
     ids, note = _distinct(path, sensors), _rounding_note(file.rounded)
     return Rows(path, ids, times, None, _without(values, missing), file.where, zoned, note)
 
@@ -106,7 +106,7 @@ def read_long(path: Path, time: str, sensor: str, value: str, missing: float | N
         raise InputError(f"{path} has no row; add one row for each reading")
     names = read[sensor].combine_chunks()
     file.refuse_where(pc.equal(names, ""), sensor, "is empty", "name the sensor, or drop the row")
-    times, zoned = _read_column_times(file, time, read[time])
+    times, zoned = read_column_times(file, time, read[time])
     numbered = names.dictionary_encode()
     return Rows(
         path,
@@ -226,8 +226,13 @@ def _rounding_note(rounded: Mapping[str, tuple[int, int]]) -> str:
 # ---- times -------------------------------------------------------------------------------------------------
 
 
-def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") -> tuple[np.ndarray, bool]:
-    """Read a table's column of ISO texts, or of Parquet's dates or times, as `_read_microseconds` does."""
+def read_column_times(
+    file: TableFile, column: str, values: "pa.Array | pa.ChunkedArray", start: int = 0
+) -> tuple[np.ndarray, bool]:
+    """Read a table's column of ISO texts, or of Parquet's dates or times, as `_read_microseconds` does.
+
+    `start` is the number of rows before the values.
+    """
     import pyarrow as pa
 
     written = pa.types.is_string(values.type)
@@ -239,7 +244,7 @@ def _read_column_times(file: TableFile, column: str, values: "pa.ChunkedArray") 
 
     def refuse(row: int, what: str, fix: str) -> NoReturn:
         text = values[row].as_py() if written else None
-        file.refuse(row, column, text if text and text.strip() else None, what, fix)
+        file.refuse(start + row, column, text if text and text.strip() else None, what, fix)
 
     return _read_microseconds(values, refuse)
 

@@ -16,12 +16,13 @@ union of all files (`graphfed.data.user_files.client_union`).
 
 Ids, clients, labels and parts of the split are texts (`graphfed.data.texts`): 007 and 7 are different, and
 7.0 is 7. Edges are undirected: rows with the same two nodes, in either direction, are one edge. Self loops
-are dropped. Columns of edges that no key names are not read (`graphfed.data.dropped` names them). A key with
-nothing after it, such as `client:`, means that no column is used.
+are dropped. `directed`, `edge_features`, `time` and `self_loops` keep what networks such as gine can read.
+Columns of edges that no key names are not read (`graphfed.data.dropped` names them). A key with nothing after
+it, such as `client:`, means that no column is used.
 """
 
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +50,15 @@ from graphfed.plain_yaml import read_yaml
 
 #: The keys that name a column of nodes, and those that name a column of edges.
 NODE_COLUMNS = ("id", "client", "label", "split")
-EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight")
+EDGE_COLUMNS = ("source", "target", "source_client", "target_client", "weight", "time")
 #: The usual names of columns of masks, as DGL and PyG write them.
 MASKS = tuple(("train_mask", val, "test_mask") for val in ("val_mask", "valid_mask", "validation_mask"))
 #: The keys that cannot be combined with `clients`.
 _ONE_TABLE = ("nodes", "edges", "client", "source_client", "target_client")
 
+
+#: The keys that keep the edges as their file lists them.
+_EDGE_KEYS = ("directed", "edge_features", "time", "parallel", "self_loops")
 
 #: The expected forms of values, for messages (`explain_content`).
 _FILES = "{nodes: north.csv, edges: north_edges.csv}"
@@ -151,6 +155,29 @@ class Description(YamlModel):
     repeated: Literal["sum", "mean", "max"] = Field(
         "sum", description="How the weights of several rows of one edge are combined."
     )
+    directed: bool = Field(
+        False,
+        description="Whether an edge goes from its source to its target, and several rows of an edge are "
+        "several edges. Networks without directions still use each pair of nodes once.",
+    )
+    edge_features: tuple[str, ...] = Field(
+        (),
+        description="The columns of edges that are their attributes, numbers, as names or patterns.",
+        json_schema_extra={"form": "be a list of column names, as in [amount, fee]"},
+    )
+    time: str | None = Field(
+        None,
+        description="The column of edges with their times, ISO dates or numbers. Dates become the attributes "
+        "elapsed days, hour and weekday.",
+    )
+    parallel: Literal["keep", "combine"] = Field(
+        "keep",
+        description="Whether several rows from one node to another are kept, or combined into one edge whose "
+        "attributes are combined as repeated says, with the latest time.",
+    )
+    self_loops: Literal["drop", "keep"] = Field(
+        "drop", description="Whether rows from a node to itself are dropped, or kept as edges."
+    )
     no_header: tuple[Literal["nodes", "edges"], ...] = Field(
         (),
         description="The CSV files without names of columns in their first line: nodes, edges or both. Their "
@@ -167,7 +194,7 @@ class Description(YamlModel):
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
         return super().explain(fault, origin)
 
-    @field_validator("classes", "features", "no_header", "unknown", mode="wrap")
+    @field_validator("classes", "features", "edge_features", "no_header", "unknown", mode="wrap")
     @classmethod
     def _check_list(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         """Replace an empty value by the default, and a single pattern, file or word by a list."""
@@ -204,6 +231,12 @@ class Description(YamlModel):
                     f"{info.context} has both 'clients' and {key!r}, and 'clients' names separate files for "
                     f"each client; remove {key!r}"
                 )
+        if self.keeps_edges:
+            raise InputError(
+                f"{info.context} has 'clients' and keeps directions, attributes or times of edges, which are "
+                "read from one table of edges; name one file of all nodes ('nodes:', with a column 'client') "
+                "and one of all edges ('edges:')"
+            )
         if len(self.clients) < 2:
             raise InputError(
                 f"{info.context}: 'clients' names {len(self.clients)} client{'' if self.clients else 's'}, "
@@ -221,6 +254,15 @@ class Description(YamlModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_parallel(self, info: ValidationInfo) -> Self:
+        if "parallel" in self.model_fields_set and not self.keeps_edges:
+            raise InputError(
+                f"{info.context} has 'parallel', which is about directed edges or edges with attributes; add "
+                "'directed: true', 'edge_features: [COLUMN]' or 'time: COLUMN', or remove 'parallel'"
+            )
+        return self
+
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
@@ -230,6 +272,12 @@ class Description(YamlModel):
         if self.nodes is not None and self.edges is not None:
             return (Files(None, self.nodes, self.edges),)
         return tuple(Files(name, files.nodes, files.edges) for name, files in self.clients.items())
+
+    @property
+    def keeps_edges(self) -> bool:
+        """Whether the graph has the edges as the file lists them (`Graph.directed`)."""
+        kept = self.directed or bool(self.edge_features) or self.time is not None
+        return kept or self.self_loops == "keep"
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -250,6 +298,7 @@ class Description(YamlModel):
         """Convert to a mapping that `describe` accepts, with absolute paths."""
         unused = {key for key in ("classes", "masks", "no_header") if not getattr(self, key)}
         unused |= {"unknown"} if self.unknown is None else set()
+        unused |= set() if self.keeps_edges else set(_EDGE_KEYS)
         return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
 
 
@@ -360,8 +409,13 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         )
     masks = _masks(given, nodes, chosen["split"], origin)
     used = {chosen[key] for key in NODE_COLUMNS} | {*(masks or ())}
+    attributes = _columns(given.edge_features, "edge_features", edges, origin)
+    if "weight" not in given.model_fields_set and chosen["weight"] in attributes:
+        chosen["weight"] = None  # the column has the default name of the weights, and another use
+    _refuse_used(attributes, {chosen[key] for key in EDGE_COLUMNS}, "edge_features", edges, origin)
     return given.replace(
         **chosen,
+        edge_features=attributes,
         masks=masks,
         nodes=nodes.path,
         edges=edges.path,
@@ -400,18 +454,29 @@ def _features(given: Description, file: TableFile, used: set[str | None], origin
         not_used |= {name for names in MASKS for name in names}
     # A column with the default name of an unused key is no feature: its meaning is known.
     names = [] if given.features else [name for name in file.columns if name not in not_used]
-    # A column that is called as the pattern wins, so names with * or ? can be used.
-    for pattern in given.features:
+    names += _columns(given.features, "features", file, origin)
+    _refuse_used(names, used, "features", file, origin)
+    if not names:
+        raise InputError(f"{file.path} has no column for features; add at least one")
+    return tuple(names)
+
+
+def _columns(patterns: Sequence[str], key: str, file: TableFile, origin: str) -> tuple[str, ...]:
+    """List the columns that names or patterns mean, each once."""
+    names: list[str] = []
+    for pattern in patterns:
+        # A column that is called as the pattern wins, so names with * or ? can be used.
         found = [pattern] if pattern in file.columns else fnmatch.filter(file.columns, pattern)
         if not found:
-            raise no_column(pattern, "features", file, origin)
+            raise no_column(pattern, key, file, origin)
         names += [name for name in found if name not in names]
+    return tuple(names)
+
+
+def _refuse_used(names: Sequence[str], used: set[str | None], key: str, file: TableFile, origin: str) -> None:
     twice = [name for name in names if name in used]
     if twice:
         raise InputError(
             f"{origin}: column {twice[0]!r} of {file.path} cannot be a feature, because another key names "
-            "it; remove it from 'features'"
+            f"it; remove it from {key!r}"
         )
-    if not names:
-        raise InputError(f"{file.path} has no column for features; add at least one")
-    return tuple(names)

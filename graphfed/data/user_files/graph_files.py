@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from graphfed.data.dropped import edges_dropped, names_dropped
+from graphfed.data.dropped import edges_dropped, loops_dropped, names_dropped
+from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.graphs.graph import Graph, Held, Split, make_graph
 from graphfed.data.texts import class_remarks, python_texts
 from graphfed.data.user_files import graph_tables
@@ -43,7 +46,9 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
 
     The node attributes "label", "client" and "split" have the meaning of these keys of a description; all
     other node attributes are features. The edge attribute "weight" is the edge's weight, by default 1. An
-    edge that is given several times, as in a directed graph, has the mean of its weights.
+    edge that is given several times, as in a directed graph, has the mean of its weights. If edges have a
+    direction, or other attributes that are numbers at every edge, `Graph.directed` has them as they are; the
+    attribute "time", a number or an ISO text, is the edge's time.
 
     Args:
         graph: A networkx graph, directed or not, with at least one feature.
@@ -116,6 +121,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     )
     result = _assemble_graph(name, tables, tuple(map(str, features)), keys=None)
     attributes = {str(key) for *_, named in graph.edges(data=True) for key in named}
+    directed = _directed(graph, name, ends, edge)
     lost = edges_dropped(
         [ends],
         len(nodes),
@@ -123,8 +129,55 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         directed=graph.is_directed(),
         weights="mean" if "weight" in attributes else "",
     )
-    unread = names_dropped(sorted(attributes), ("weight",), "attribute", "the edges")
-    return dataclasses.replace(result, dropped=(*lost, *unread))
+    used: tuple[str, ...] = ("weight",)
+    if directed is not None:
+        loops = loops_dropped([ends])
+        directed = graph_tables.with_unread(directed, [phrase for phrase in lost if phrase not in loops])
+        lost, used = loops, ("weight", *directed.names, *(["time"] if directed.time is not None else []))
+    unread = names_dropped(sorted(attributes), used, "attribute", "the edges")
+    return dataclasses.replace(result, dropped=(*lost, *unread), directed=directed)
+
+
+def _directed(
+    graph: "nx.Graph", name: str, ends: np.ndarray, edge: Callable[[int], str]
+) -> DirectedEdges | None:
+    """Build the edges of a networkx graph as it lists them; None if they have no direction and no attribute.
+
+    `edge` describes an edge by its number.
+    """
+    listed = [{str(key): value for key, value in named.items()} for *_, named in graph.edges(data=True)]
+    # An attribute that some edges lack, or that is a text, is no attribute of a network.
+    everywhere = set.intersection(*map(set, listed)) if listed else set()
+    numeric = [
+        key for key in sorted(everywhere - {"weight", "time"})
+        if all(isinstance(named[key], Real) for named in listed)
+    ]  # fmt: skip
+    if not (graph.is_directed() or numeric or "time" in everywhere):
+        return None
+    attributes = np.array([[float(named[key]) for key in numeric] for named in listed], dtype=np.float64)
+    time, dated = None, False
+    if "time" in everywhere:
+        times = [named["time"] for named in listed]
+        dated = not all(isinstance(value, Real) for value in times)
+        time = np.array([_seconds(value, edge(row)) if dated else value for row, value in enumerate(times)])
+    return make_directed(
+        name,
+        ends,
+        attributes.reshape(len(listed), len(numeric)),
+        numeric,
+        time,
+        dated=dated,
+        directed=graph.is_directed(),
+    )
+
+
+def _seconds(value: object, where: str) -> float:
+    """Convert an ISO date or a datetime to seconds since 1970; without a time zone it is in UTC."""
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise InputError(f"{where}: time is {shown(value)}; write all times as 2024-01-31 08:05") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _refuse_value(name: str, what: str, nodes: Sequence[object]) -> "Refuse":
@@ -189,7 +242,10 @@ def load_description(description: Description) -> Graph:
         )
         graph = dataclasses.replace(graph, remarks=(*graph.remarks, remark))
     dropped = graph_tables.dropped_by(description, listed, graph.num_nodes, graph.num_edges)
-    return dataclasses.replace(graph, dropped=dropped)
+    directed = graph_tables.directed_edges(
+        description, tables.ends.astype(np.int64), tables.listed, graph.num_nodes, graph.num_edges
+    )
+    return dataclasses.replace(graph, dropped=dropped, directed=directed)
 
 
 def _read_client(description: Description, files: Files) -> ClientTables:

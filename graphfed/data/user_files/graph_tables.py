@@ -7,14 +7,16 @@ client. Shapes: N nodes, F features, m rows of edges.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from graphfed.data.dropped import edges_dropped, names_dropped
+from graphfed.data.dropped import edges_dropped, loops_dropped, names_dropped
 from graphfed.data.feature_checks import feature_remarks, rounding_remarks
+from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.messages import listed
+from graphfed.data.sensors.readings import read_column_times
 from graphfed.data.user_files.graph_description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
 from graphfed.data.user_files.table_files import Numbers, TableFile
 from graphfed.errors import InputError
@@ -41,6 +43,21 @@ class Among:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """What a file of edges says of each edge, next to its endpoints and its weight.
+
+    Attributes:
+        attributes: The columns `edge_features`, float32 [m, D].
+        time: The column `time`, float64 [m]; None if there is none.
+        dated: Whether the times are dates, in seconds since 1970.
+    """
+
+    attributes: np.ndarray
+    time: np.ndarray | None
+    dated: bool
+
+
+@dataclass(frozen=True)
 class Tables:
     """The content of a file of nodes and a file of edges. Texts are pyarrow arrays; None means no such
     column.
@@ -54,6 +71,7 @@ class Tables:
         ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
         weight: The weights, [m] float32, positive.
         remote: The keys of nodes at other clients.
+        listed: The attributes and times of the edges, if the graph has them as they are listed.
     """
 
     ids: "pa.Array"
@@ -66,6 +84,7 @@ class Tables:
     weight: np.ndarray | None
     remote: "pa.Array"
     remarks: tuple[str, ...] = ()
+    listed: "Listed | None" = None
 
 
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
@@ -94,9 +113,9 @@ def read_tables(description: Description, files: Files, among: Among | None = No
         return f"the id {ids[row].as_py()!r} of client {client[row].as_py()!r}"
 
     nodes.refuse_repeated(keys, description.id, name_of, "give every node an id of its own")
-    ends, weight, remote = _read_edges(description, files, keys, client, among)
+    ends, weight, remote, kept = _read_edges(description, files, keys, client, among)
     remarks = (*feature_remarks(description.features, x), *rounding_remarks(nodes.rounded, nodes.kept))
-    return Tables(ids, client, columns.get("label"), x, part, keys, ends, weight, remote, remarks)
+    return Tables(ids, client, columns.get("label"), x, part, keys, ends, weight, remote, remarks, kept)
 
 
 def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndarray:
@@ -171,11 +190,15 @@ def dropped_by(
 ) -> tuple[str, ...]:
     """Describe the content of files that is not used; `listed` has the endpoints that each file lists."""
     weights = "" if description.weight is None else description.repeated
-    phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
+    if description.keeps_edges:
+        # What else is lost depends on the network (`DirectedEdges.unread`).
+        phrases = () if description.self_loops == "keep" else loops_dropped(listed)
+    else:
+        phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
     of_nodes = (*description.features, *(description.masks or ()))
     tables: tuple[tuple[Literal["nodes", "edges"], tuple[str, ...], tuple[str, ...]], ...] = (
         ("nodes", NODE_COLUMNS, of_nodes),
-        ("edges", EDGE_COLUMNS, ()),
+        ("edges", EDGE_COLUMNS, description.edge_features),
     )
     for which, keys, more in tables:
         used = {getattr(description, key) for key in keys} | {*more}
@@ -183,6 +206,36 @@ def dropped_by(
         columns = (name for file in opened for name in file.columns)
         phrases += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
     return phrases
+
+
+def directed_edges(
+    description: Description, ends: np.ndarray, listed: Listed | None, num_nodes: int, num_edges: int
+) -> DirectedEdges | None:
+    """Build the edges as the file lists them, `ends` int64 [2, m]; None if the description does not ask.
+
+    `num_edges` is the number of undirected edges between the `num_nodes` nodes.
+    """
+    if listed is None:
+        return None
+    lost = edges_dropped([ends], num_nodes, num_edges, directed=description.directed)
+    edges = make_directed(
+        description.name,
+        ends,
+        listed.attributes,
+        description.edge_features,
+        listed.time,
+        dated=listed.dated,
+        directed=description.directed,
+        parallel=description.parallel,
+        repeated=description.repeated,
+        self_loops=description.self_loops == "keep",
+    )
+    return with_unread(edges, [phrase for phrase in lost if phrase not in loops_dropped([ends])])
+
+
+def with_unread(edges: DirectedEdges, lost: Sequence[str]) -> DirectedEdges:
+    """Add descriptions of what a network without directions and attributes loses."""
+    return replace(edges, unread=(*lost, *names_dropped(edges.names, (), "attribute", "the edges")))
 
 
 def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
@@ -232,8 +285,8 @@ def classes_of(
 
 def _read_edges(
     description: Description, files: Files, keys: "pa.Array", client: "pa.Array | None", among: Among | None
-) -> "tuple[np.ndarray, np.ndarray | None, pa.Array]":
-    """Read ends, weight and remote of `Tables`. `keys` and `client` are those of the nodes."""
+) -> "tuple[np.ndarray, np.ndarray | None, pa.Array, Listed | None]":
+    """Read ends, weight, remote and listed of `Tables`. `keys` and `client` are those of the nodes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -244,12 +297,19 @@ def _read_edges(
     here = set() if client is None else {*client.unique().to_pylist()}
     # An endpoint at a client of this file must be one of its nodes, and is no remote node.
     others = pa.array([name for name in roster if name not in here], pa.string())
-    numbers = Numbers([] if weight is None else [weight], "use no weights ('weight:' with nothing after it)")
+    numbers = Numbers(
+        [*([] if weight is None else [weight]), *description.edge_features],
+        "use no weights ('weight:' with nothing after it)"
+        if weight is not None
+        else "leave the column out of 'edge_features'",
+    )
+    times = [] if description.time is None else [description.time]
     positions: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
     remote: list[list[pa.Array]] = [[], []]
-    weights = [np.empty((0, 1), dtype=np.float32)]
+    amounts = [np.empty((0, len(numbers.columns)), dtype=np.float32)]
+    moments: list[tuple[np.ndarray, bool]] = []
     # There may be many more edges than nodes, so the endpoints' texts are read and released block by block.
-    for start, columns, amount in file.blocks([*ends, *clients], numbers):
+    for start, columns, amount in file.blocks([*ends, *clients], numbers, times):
         named = [columns[name] for name in ends]
         for name in clients if roster else ():
             file.refuse_others(
@@ -281,10 +341,37 @@ def _read_edges(
                 "give a number above 0, or drop the edge", amount[:, 0], start,
             )  # fmt: skip
         positions.append(position)
-        weights.append(amount)
+        amounts.append(amount)
+        moments += [_edge_times(file, name, columns[name], start) for name in times]
     rows = np.concatenate(positions, axis=1)
     elsewhere = pa.chunked_array([*remote[0], *remote[1]], pa.string()).combine_chunks().dictionary_encode()
     if len(elsewhere):
         rows = rows.astype(np.int64)
         rows[rows < 0] = len(keys) + np.asarray(elsewhere.indices)  # sources, then targets
-    return rows, None if weight is None else np.concatenate(weights)[:, 0], elsewhere.dictionary
+    values = np.concatenate(amounts)
+    kept = None
+    if description.keeps_edges:
+        dated = any(dates for _, dates in moments)
+        if times and not all(dates == dated for _, dates in moments):
+            raise InputError(f"{file.path}, column {times[0]!r} has both numbers and dates; use one kind")
+        time = np.concatenate([np.zeros(0), *(moment for moment, _ in moments)]) if times else None
+        kept = Listed(values[:, weight is not None :], time, dated)
+    return rows, None if weight is None else values[:, 0], elsewhere.dictionary, kept
+
+
+def _edge_times(file: TableFile, column: str, values: "pa.Array", start: int) -> tuple[np.ndarray, bool]:
+    """Convert a block of times to float64 [n]: numbers as they are, or dates in seconds since 1970, and
+    whether they are dates.
+    """
+    import pyarrow as pa
+
+    if not (pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)):
+        try:
+            numbers = np.asarray(values.cast(pa.float64()))
+        except pa.ArrowException:
+            pass
+        else:
+            file.refuse_where(~np.isfinite(numbers), column, "is no finite number", "fill it in", start=start)
+            return numbers, False
+    microseconds, _ = read_column_times(file, column, values, start)
+    return microseconds / 1e6, True

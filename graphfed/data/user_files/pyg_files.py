@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.sparse as sp
 
-from graphfed.data.dropped import edges_dropped
+from graphfed.data.dropped import edges_dropped, loops_dropped
+from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.graphs.graph import Graph, Split, make_graph
 from graphfed.data.messages import brief
 from graphfed.data.texts import canonical_texts, python_texts
-from graphfed.data.user_files.graph_tables import encoded
+from graphfed.data.user_files.graph_tables import encoded, with_unread
 from graphfed.data.user_files.table_files import CROWDED, FREE_ROWS
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
@@ -23,7 +24,7 @@ from graphfed.files import read_start
 #: The names of the masks, in the order of the parts of a split.
 MASKS = ("train_mask", "val_mask", "test_mask")
 #: The attributes of a `Data` that are read, and `num_nodes`, which adds nothing to them.
-_READ = ("x", "y", "edge_index", "edge_weight", "client", *MASKS, "num_nodes")
+_READ = ("x", "y", "edge_index", "edge_weight", "edge_attr", "edge_time", "client", *MASKS, "num_nodes")
 #: How a user saves a graph so that it can be read.
 _SAVE = "torch.save(Data(x=data.x, edge_index=data.edge_index, y=data.y), path)"
 _HETERO = (
@@ -140,8 +141,9 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     enough for link prediction. edge_weight, client and 1-D train/val/test masks (boolean, or of 0 and 1) are
     optional. `client` has the client of each node, as numbers or a list of texts, and a run has these clients
     unless it names another partition. The masks become the graph's public split. Edges become undirected: an
-    edge that is given several times, such as in both directions, has the mean of its weights. Other
-    attributes, such as edge_attr, are not read; `Graph.dropped` names them.
+    edge that is given several times, such as in both directions, has the mean of its weights. If edges have a
+    direction, edge_attr [E] or [E, D], or edge_time [E] (numbers), `Graph.directed` has them as they are.
+    Other attributes are not read; `Graph.dropped` names them.
 
     Args:
         data: A `Data` object of one graph. Its tensors may be dense or sparse, and on any device.
@@ -171,6 +173,9 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     # An empty list of edges may have any shape.
     listed = edges.astype(np.int64) if edges.size else np.zeros((2, 0), dtype=np.int64)
     lost = edges_dropped([listed], graph.num_nodes, graph.num_edges, weights=kind)
+    directed = _directed(data, name, listed, lost)
+    if directed is not None:
+        lost = loops_dropped([listed])
     client_names, clients = _clients(data, graph.num_nodes)
     return replace(
         graph,
@@ -179,7 +184,37 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
         split_problem=problem,
         client_names=client_names,
         clients=clients,
+        directed=directed,
     )
+
+
+def _directed(data: Any, name: str, ends: np.ndarray, lost: tuple[str, ...]) -> DirectedEdges | None:
+    """Build the edges of a `Data` as it lists them; None if they have no direction, attribute or time."""
+    given = {key: getattr(data, key, None) for key in ("edge_attr", "edge_time")}
+    found = {key: _to_numpy(key, values) for key, values in given.items() if values is not None}
+    changed = [phrase for phrase in lost if phrase not in loops_dropped([ends])]
+    if not found and not changed:
+        return None
+    for key, array in found.items():
+        if array.dtype.kind not in "biuf" or array.ndim > 2 or len(array) != ends.shape[1]:
+            raise InputError(
+                f"{key} of the Data object has dtype {array.dtype} and shape {array.shape}; expected numbers "
+                f"for each of the {ends.shape[1]} edges of edge_index"
+            )
+    time = _one_column(found["edge_time"]) if "edge_time" in found else None
+    attributes = found.get("edge_attr", np.zeros((ends.shape[1], 0)))
+    attributes = attributes.reshape(len(attributes), -1)
+    width = attributes.shape[1]
+    names = ("edge_attr",) if width == 1 else tuple(f"edge_attr_{column}" for column in range(width))
+    # A list from smaller to larger numbers only is that of undirected edges, each listed once.
+    directed = not (ends[0] <= ends[1]).all()
+    edges = make_directed(name, ends, attributes, names, time, directed=directed)
+    if directed:
+        back = make_directed(name, ends[::-1], attributes, names, time).arrays
+        # PyG lists an undirected edge in both directions, with the same attributes.
+        if all(np.array_equal(array, back[key]) for key, array in edges.arrays.items()):
+            edges = make_directed(name, ends, attributes, names, time, directed=False)
+    return with_unread(edges, changed) if edges.names or not edges.symmetric else None
 
 
 def _labels(y: Any) -> Any:

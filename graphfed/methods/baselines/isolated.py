@@ -39,8 +39,9 @@ class AloneConfig:
     steps: Steps = Steps()
 
 
-#: The networks that use edges.
+#: The networks that use edges, and those of them that also read their directions and attributes.
 NETWORKS = ("gcn", "gat", "sage", "maxpool")
+EDGE_NETWORKS = ("gine", "pna")
 
 
 def prepare_personal(cohort: Cohort, config: GraphTraining) -> Prepared:
@@ -80,7 +81,7 @@ METHOD = Method(
     summary="every client alone on its own subgraph; nothing is sent",
     paper="no paper: the lower reference, called local, separate or self training",
     config=AloneConfig,
-    offers={"backbone": NETWORKS},
+    offers={"backbone": (*NETWORKS, *EDGE_NETWORKS)},
     setup=setup,
     round=round,
     predict=predict,

@@ -24,6 +24,9 @@ that is nearly the value: the positions of all passes leave an interval whose ha
 0.06 standard deviations of the feature. With aggregation=secure the server learns only the sums over all
 clients. A method that sends nothing (central, isolated) scales every client by its own data.
 
+The attributes of edges are scaled alike, in transfers of their own, if the network reads them. A cross-client
+edge counts at the client of its source.
+
 Reference: this scaling is graphfed's own. The transformation asinh for heavy-tailed variables is in Burbidge,
 Magee and Robb, "Alternative transformations to handle extreme values of the dependent variable", JASA 1988.
 """
@@ -53,6 +56,7 @@ from graphfed.federation.transfer import describe_value
 from graphfed.methods.base import Method, Task
 from graphfed.methods.parts import sum_protection
 from graphfed.methods.settings import value
+from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.sparse import SparseMatrix
 
 #: Positions are counted in this fraction of the scale: quarters.
@@ -73,6 +77,38 @@ Sums = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
+class TransferNames:
+    """The names of the transfers of one agreement."""
+
+    magnitudes: str
+    positions: str
+    passes: str
+    columns: str
+    units: str
+    scaling: str
+
+
+OF_NODES = TransferNames(
+    "feature_magnitudes",
+    "feature_positions",
+    "scaled_features",
+    "scaled_columns",
+    "feature_units",
+    "feature_scaling",
+)
+OF_EDGES = TransferNames(
+    "edge_magnitudes",
+    "edge_positions",
+    "scaled_attributes",
+    "scaled_edge_columns",
+    "edge_units",
+    "edge_scaling",
+)
+#: The sums of magnitudes that one client sends.
+_MAGNITUDES = ("count", "exponent")
+
+
+@dataclass(frozen=True)
 class Scaling:
     """The centre and scale of every feature.
 
@@ -81,11 +117,13 @@ class Scaling:
             or the number of clients if each has its own.
         scale: [G, F].
         as_dense: Whether the scaled features are stored densely, because few zeros are left.
+        edges: The scaling of the attributes of edges; None if they are not scaled.
     """
 
     center: Tensor
     scale: Tensor
     as_dense: bool
+    edges: "Scaling | None" = None
 
 
 @dataclass(frozen=True)
@@ -162,14 +200,47 @@ def encode_sums(sums: Sums) -> Sums:
     return {name: encode_whole(x) for name, x in sums.items()}
 
 
+def edges_as_rows(cohort: Cohort) -> Cohort:
+    """Return the directed edges of a cohort in the place of its nodes: the attributes of each are its
+    features. A cross-client edge is owned by the client of its source.
+    """
+    edges = cohort.directed
+    assert edges is not None
+    client = torch.cat([cohort.client[edges.target], cohort.client[edges.cross_row]])
+    owned = torch.cat([torch.ones_like(edges.target, dtype=torch.bool), edges.cross_outgoing])
+    return replace(
+        cohort,
+        client=client,
+        x=torch.cat([edges.attributes, edges.cross_attributes]),
+        owned=owned,
+        owners=torch.ones_like(client),
+        directed=None,
+    )
+
+
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
+    scaled = _scale_rows(cohort, scaling)
+    return scaled if scaling.edges is None else scale_edges(scaled, scaling.edges)
+
+
+def scale_edges(cohort: Cohort, scaling: Scaling) -> Cohort:
+    """Scale the attributes of a cohort's directed edges."""
+    edges, rows = cohort.directed, _scale_rows(edges_as_rows(cohort), scaling).x
+    assert edges is not None
+    assert isinstance(rows, Tensor)
+    count = len(edges.source)
+    scaled = replace(edges, attributes=rows[:count], cross_attributes=rows[count:])
+    return replace(cohort, directed=scaled)
+
+
+def _scale_rows(cohort: Cohort, scaling: Scaling) -> Cohort:
     x, center, scale = cohort.x, scaling.center, scaling.scale
     if x is None:
         return cohort
     if not isinstance(x, SparseMatrix):
         return replace(cohort, x=_scaled(x, _of_row(center, cohort.client), _of_row(scale, cohort.client)))
     if scaling.as_dense:
-        return apply_scaling(replace(cohort, x=x.to_dense()), scaling)
+        return _scale_rows(replace(cohort, x=x.to_dense()), scaling)
     # A column stays sparse if its centre is zero for every client.
     moved = (center != 0).any(0)
     group = torch.zeros_like(cohort.client) if len(center) == 1 else cohort.client
@@ -201,8 +272,16 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     return replace(cohort, x=matrix)
 
 
-def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
-    """Scale every client's features by its own data; nothing is sent."""
+def scale_alone(cohort: Cohort, with_edges: bool) -> tuple[Cohort, Scaling]:
+    """Scale every client's features, and attributes of edges if asked, by its own data; nothing is sent."""
+    scaling = own_scaling(cohort)
+    if with_edges:
+        scaling = replace(scaling, edges=own_scaling(edges_as_rows(cohort)))
+    return apply_scaling(cohort, scaling), scaling
+
+
+def own_scaling(cohort: Cohort) -> Scaling:
+    """Compute the scaling of every client by its own data."""
     agreement = start_agreement(count_magnitudes(cohort))
     # The columns stay the same in all passes: a closed feature is counted on, and its sums are ignored.
     columns = open_columns(agreement)
@@ -213,8 +292,7 @@ def scale_alone(cohort: Cohort) -> tuple[Cohort, Scaling]:
             agreement = move_centers(agreement, positions, columns)
             distances = count_distances(taken, units_of(agreement, columns))
             agreement = update_scales(agreement, distances, columns)
-    scaling = finish_agreement(agreement)
-    return apply_scaling(cohort, scaling), scaling
+    return finish_agreement(agreement)
 
 
 # ---- functions run at the server (or where a client is alone) ----------------------------------------------
@@ -293,11 +371,19 @@ def finish_agreement(agreement: Sums) -> Scaling:
 
 def to_message(scaling: Scaling) -> Sums:
     storage = torch.tensor([int(scaling.as_dense)], device=scaling.center.device)
-    return {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
+    message = {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
+    of_edges = {} if scaling.edges is None else to_message(scaling.edges)
+    return message | {EDGES + name: value for name, value in of_edges.items()}
 
 
 def from_message(message: Sums) -> Scaling:
-    return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()))
+    of_edges = {name.removeprefix(EDGES): value for name, value in message.items() if name.startswith(EDGES)}
+    edges = from_message(of_edges) if of_edges else None
+    return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()), edges)
+
+
+def with_edges(scaling: Scaling, edges: Scaling) -> Scaling:
+    return replace(scaling, edges=edges)
 
 
 def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
@@ -366,16 +452,24 @@ def scale_features(
     """
     if isinstance(data, SensorData) or value(config, "features") != "scaled":
         return data, None
+    backbone = value(config, "backbone")
+    reads_edges = task.edge_features > 0 and backbone in BACKBONES and BACKBONES[backbone].directed
     # Where nothing may be sent, clients cannot agree.
     if method.pooled or (method.personal and not method.sends.messages):
-        scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
+        scaled, alone = fed.clients.run(scale_alone, data, reads_edges, outputs=2)
         return scaled, alone if method.pooled else None
     with fed.phase("setup", round_number=0):
-        scaling = fed.clients.run(from_message, _agree(fed, data, config, task.num_features))
+        scaling = fed.clients.run(from_message, _agree(fed, data, config, task.num_features, OF_NODES))
+        if reads_edges:
+            rows = fed.clients.run(edges_as_rows, data)
+            agreed = _agree(fed, rows, config, task.edge_features, OF_EDGES)
+            scaling = fed.clients.run(with_edges, scaling, fed.clients.run(from_message, agreed))
     return fed.clients.run(apply_scaling, data, scaling), scaling
 
 
-def _agree(fed: Federation, data: Located, config: object, num_features: int) -> Located:
+def _agree(
+    fed: Federation, data: Located, config: object, num_features: int, names: TransferNames
+) -> Located:
     """Agree on a scaling; returns `to_message` of it at the clients."""
 
     def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
@@ -390,10 +484,11 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
             accept=accept_sums,
         )
 
-    first = add_up(fed.clients.run(count_magnitudes, data), num_features, *_MAGNITUDES, "rows")
+    magnitudes = names.magnitudes, *_MAGNITUDES
+    first = add_up(fed.clients.run(count_magnitudes, data), num_features, *magnitudes, "rows")
     agreement = fed.server.run(start_agreement, first)
     decision = fed.control(
-        plan_columns, agreement, name="scaled_features", values={"columns": int, "go_on": bool, "wide": bool}
+        plan_columns, agreement, name=names.passes, values={"columns": int, "go_on": bool, "wide": bool}
     )
     # Receivers must know the form of a message before it arrives, so the number of columns is announced.
     width, kind = decision["columns"], torch.get_default_dtype()
@@ -401,28 +496,30 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
     if width:
         at_server = fed.server.run(open_columns, agreement)
         columns = fed.broadcast(
-            at_server, name="scaled_columns", grad=False, like=TensorForm(torch.int64, (width,))
+            at_server, name=names.columns, grad=False, like=TensorForm(torch.int64, (width,))
         )
         taken = fed.clients.run(take_columns, data, columns)
         units_form = {"center": TensorForm(of_center, (1, width)), "scale": TensorForm(kind, (1, width))}
 
         def send_units() -> Located:
             units = fed.server.run(units_of, agreement, at_server)
-            return fed.broadcast(units, name="feature_units", grad=False, like=units_form)
+            return fed.broadcast(units, name=names.units, grad=False, like=units_form)
 
         while decision["go_on"]:
-            positions = add_up(fed.clients.run(count_positions, taken, send_units()), width, *_POSITIONS)
+            positions = add_up(
+                fed.clients.run(count_positions, taken, send_units()), width, names.positions, "position"
+            )
             agreement = fed.server.run(move_centers, agreement, positions, at_server)
-            distances = add_up(fed.clients.run(count_distances, taken, send_units()), width, *_MAGNITUDES)
+            distances = add_up(fed.clients.run(count_distances, taken, send_units()), width, *magnitudes)
             agreement = fed.server.run(update_scales, agreement, distances, at_server)
-            decision = fed.control(is_open, agreement, name="scaled_features", values={"go_on": bool})
+            decision = fed.control(is_open, agreement, name=names.passes, values={"go_on": bool})
     result = fed.server.run(to_message, fed.server.run(finish_agreement, agreement))
     message = {
         "center": TensorForm(of_center, (num_features,)),
         "scale": TensorForm(kind, (num_features,)),
         "as_dense": TensorForm(torch.int64, (1,)),
     }
-    return fed.broadcast(result, name="feature_scaling", grad=False, like=message)
+    return fed.broadcast(result, name=names.scaling, grad=False, like=message)
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
@@ -497,6 +594,9 @@ def _dense_columns(x: Tensor | SparseMatrix | None, columns: Tensor) -> Tensor:
 
 #: The arrays of a shared scaling in a model's file.
 ARRAYS = ("feature_scaling.center", "feature_scaling.scale", "feature_scaling.as_dense")
+#: What the names of the scaling of edges begin with, if there is one.
+EDGES = "edge_"
+EDGE_ARRAYS = tuple(name.replace(".", f".{EDGES}") for name in ARRAYS)
 
 
 def to_arrays(scaling: Scaling) -> dict[str, np.ndarray]:
@@ -507,15 +607,12 @@ def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
     """Read the scaling from the arrays of a model's file; None if the model has none."""
     if not all(name in arrays for name in ARRAYS):
         return None
-    found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in ARRAYS}
+    kept = [name for name in (*ARRAYS, *EDGE_ARRAYS) if name in arrays]
+    found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in kept}
     return from_message(found)
 
 
 # ---- descriptions of transfers -----------------------------------------------------------------------------
-
-#: The names of a transfer and of the sums that one client sends in it.
-_MAGNITUDES = ("feature_magnitudes", "count", "exponent")
-_POSITIONS = ("feature_positions", "position")
 
 _SECURE = "With aggregation=secure, before training"
 
@@ -538,4 +635,19 @@ MESSAGES = {
     **messages(
         "feature_positions", _SECURE, "a client's summed positions in every feature that is not sparse"
     ),
+    "edge_magnitudes": "With features=scaled, aggregation=plaintext and a network that reads the attributes "
+    "of edges, every client sends the server, before training, for every attribute the counts and sums that "
+    "`feature_magnitudes` has for features, over its edges. A cross-client edge counts at the client of its "
+    "source.",
+    "edge_positions": "With features=scaled, aggregation=plaintext and a network that reads the attributes "
+    "of edges, every client sends the server, before training, for every attribute the sums that "
+    "`feature_positions` has for features, over its edges. The server reads each client's sums; if a client "
+    "has a single edge, they nearly show its attributes.",
+    "scaled_attributes": "The server announces to every client whether the scale of the attributes of edges "
+    "needs another pass, and whether centres have 64 bits. This is public.",
+    "scaled_edge_columns": "The server sends every client the numbers of the attributes that get a centre.",
+    "edge_units": "The server sends every client the current centre and scale of every attribute of edges.",
+    "edge_scaling": "The server sends every client the final centre and scale of every attribute of edges.",
+    **messages("edge_magnitudes", _SECURE, "a client's counts and orders of magnitude of edges' attributes"),
+    **messages("edge_positions", _SECURE, "a client's summed positions in the attributes of edges"),
 }

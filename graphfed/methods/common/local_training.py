@@ -19,6 +19,7 @@ from graphfed.methods.settings import value
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.nn.backbones import Backbone, Weights
 from graphfed.nn.batch import Batch, View, make_batch
+from graphfed.nn.directed import EdgeRows
 from graphfed.nn.layers import Dropout
 from graphfed.nn.optim import AdamState, Pull, choose_rows, init_state, optimizer_step
 from graphfed.nn.sparse import SparseMatrix, SparseWeights, pair_columns
@@ -89,6 +90,14 @@ def own_view(cohort: Cohort) -> View:
         cohort.degree(),
         (cohort.edge_index,),
         edge_weight=None if cohort.edge_weight is None else (cohort.edge_weight,),
+        directed=None
+        if cohort.directed is None
+        else EdgeRows(
+            cohort.directed.source,
+            cohort.directed.target,
+            cohort.directed.attributes,
+            cohort.directed.is_symmetric,
+        ),
     )
 
 
@@ -211,7 +220,10 @@ def initial_weights(task: Task, network: Network, seed: int, device: str) -> Wei
     # `fold` names the purpose, so that these draws share nothing with those of dropout.
     last = task.num_classes if task.name == CLASSIFICATION else network.hidden
     widths = [task.num_features, *[network.hidden] * (network.layers - 1), last]
-    drawn = network.kernel.init(fold(seed, "weights"), widths, network.attention_heads)
+    kernel, key = network.kernel, fold(seed, "weights")
+    drawn = kernel.init(key, widths, network.attention_heads)
+    if kernel.edge_init is not None:
+        drawn |= kernel.edge_init(key, widths, task.edge_features, task.directed)
     return {name: w.to(device) for name, w in drawn.items()}
 
 

@@ -39,6 +39,7 @@ from torch import Tensor
 import graphfed.federation.payload as pay
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
+from graphfed.federation.cohort_edges import CohortEdges
 from graphfed.federation.payload import Rows
 from graphfed.federation.route import ExchangeRoute
 from graphfed.federation.secure.aggregation import check_sums, messages
@@ -50,6 +51,7 @@ from graphfed.methods.parts import Inputs, Loss, Network, Protocols, Run, Select
 from graphfed.methods.settings import settings
 from graphfed.nn.backbones import Weights
 from graphfed.nn.batch import Batch, View
+from graphfed.nn.directed import EdgeRows
 from graphfed.nn.layers import Dropout
 
 NAME = "halo"
@@ -151,8 +153,33 @@ def make_batch(
         degree=degree[halo.order],
         edges=(torch.cat([inside, across], 1),),
         edge_weight=weight,
+        directed=None if cohort.directed is None else directed_rows(cohort, cohort.directed, halo, first),
     )
     return batch_of_all(view, network, per_client=per_client)
+
+
+def directed_rows(cohort: Cohort, edges: CohortEdges, halo: Halo, first: Tensor) -> EdgeRows:
+    """Collect the directed edges between the rows of the batch, with those to and from the halos.
+
+    `first` is a cross-client edge of each row of the halos (`remote_neighbours`).
+    """
+    remote = halo.remote[find_remote(cohort, edges, first)]
+    local = halo.local[edges.cross_row]
+    source = torch.cat([halo.local[edges.source], torch.where(edges.cross_outgoing, local, remote)])
+    target = torch.cat([halo.local[edges.target], torch.where(edges.cross_outgoing, remote, local)])
+    order = torch.argsort(target, stable=True)
+    attributes = torch.cat([edges.attributes, edges.cross_attributes])
+    return EdgeRows(source[order], target[order], attributes[order], edges.is_symmetric)
+
+
+def find_remote(cohort: Cohort, edges: CohortEdges, first: Tensor) -> Tensor:
+    """Find the row of the halos of each directed cross-client edge, [C]."""
+    # Ids are any numbers up to 2^63, so the code of a pair of client and id contains the id's rank.
+    ids, rank = torch.unique(torch.cat([cohort.cross_id[first], edges.cross_id]), return_inverse=True)
+    row = torch.cat([cohort.cross_row[first], edges.cross_row])
+    known, wanted = (cohort.client[row] * len(ids) + rank).split([len(first), len(edges.cross_id)])
+    order = torch.argsort(known)
+    return order[torch.searchsorted(known[order], wanted)]
 
 
 def run_layer(
@@ -267,5 +294,5 @@ METHOD = Method(
         "and gradients show labels; with aggregation=secure the server reads the sum of the gradients",
         messages=MESSAGES,
     ),
-    offers={"backbone": ("gcn", "gat", "sage", "maxpool")},
+    offers={"backbone": ("gcn", "gat", "sage", "maxpool", "gine", "pna")},
 )

@@ -31,9 +31,19 @@ from graphfed.data.graphs.node_ids import node_ids
 from graphfed.data.graphs.splits import hashed_parts
 from graphfed.data.texts import class_remarks
 from graphfed.data.user_files.graph_description import Description, at_client, describe_file
-from graphfed.data.user_files.graph_tables import BETWEEN, Among, Tables, classes_of, dropped_by, read_tables
+from graphfed.data.user_files.graph_tables import (
+    BETWEEN,
+    Among,
+    Listed,
+    Tables,
+    classes_of,
+    directed_edges,
+    dropped_by,
+    read_tables,
+)
 from graphfed.errors import InputError, shown
 from graphfed.federation.cohort import Cohort, load_cohort, load_names, promote_features
+from graphfed.federation.cohort_edges import edges_of_tables
 from graphfed.nn.sparse import SparseMatrix
 from graphfed.tasks.graphs.schema import Schema
 
@@ -125,7 +135,8 @@ def make_client_cohort(
             return value.to(device, torch.get_default_dtype() if value.is_floating_point() else None)
         return value
 
-    parts = {f.name: move(getattr(cohort, f.name)) for f in fields(cohort) if f.name != "x"}
+    parts = {f.name: move(getattr(cohort, f.name)) for f in fields(cohort) if f.name not in ("x", "directed")}
+    parts["directed"] = None if cohort.directed is None else cohort.directed.to(device)
     # `move` would round large features to the default dtype.
     x = promote_features(cohort.x.to(device)) if isinstance(cohort.x, Tensor) else move(cohort.x)
     return replace(cohort, **parts, x=x)
@@ -166,6 +177,8 @@ def _read_exported(path: Path, roster: Sequence[str], client: str) -> ClientData
             weighted=cohort.edge_weight is not None,
             ids="exported",
             parts="exported",
+            edge_features=("",) * (0 if cohort.directed is None else cohort.directed.num_attributes),
+            directed=cohort.directed is not None and not cohort.directed.is_symmetric,
         ),
         pa.array(names.nodes) if names.nodes else None,
     )
@@ -200,6 +213,7 @@ class _Rows:
         ends: The endpoints of edges, [2, m]: rows, or M plus the position of a node at another client.
         remote_client: The clients of the nodes at other clients, [D].
         weight: The weights, [m] float64; None without such a column.
+        listed: The attributes and times of the edges; None if the description does not ask for them.
     """
 
     client: np.ndarray
@@ -211,6 +225,7 @@ class _Rows:
     ends: np.ndarray
     remote_client: np.ndarray
     weight: np.ndarray | None
+    listed: Listed | None
 
 
 def _read_tables(
@@ -232,12 +247,27 @@ def _read_tables(
     order = np.lexsort((number[:count], rows.client))
     # A node without a label is in no part.
     part = np.where(y >= 0, part, 3)
-    ids = "id" if description.source_client is None else "client and id"
+    ids, count_edges = "id" if description.source_client is None else "client and id", _count_edges(rows)
+    directed = directed_edges(description, rows.ends, rows.listed, len(number), count_edges)
+    cohort = _cohort(rows, number, order, y, part, len(class_names), description)
+    if directed is not None:
+        row = np.empty(count, dtype=np.int64)
+        row[order] = np.arange(count)
+        client_of = np.concatenate([rows.client, rows.remote_client])
+        cohort = replace(cohort, directed=edges_of_tables(directed, row, client_of, number))
     return ClientData(
-        _cohort(rows, number, order, y, part, len(class_names), description),
-        Schema(description.features, class_names, rows.weight is not None, ids, parts),
+        cohort,
+        Schema(
+            description.features,
+            class_names,
+            rows.weight is not None,
+            ids,
+            parts,
+            () if directed is None else directed.names,
+            description.directed,
+        ),
         rows.ids.take(order),
-        dropped_by(description, [rows.ends], len(number), _count_edges(rows)),
+        dropped_by(description, [rows.ends], len(number), count_edges),
         (*class_remarks(class_names, y), *(remark for _, tables in read for remark in tables.remarks)),
     )
 
@@ -380,6 +410,7 @@ def _stacked(read: Sequence[tuple[str, Tables]], roster: Sequence[str]) -> _Rows
         else np.concatenate([table.weight for table in tables if table.weight is not None]).astype(
             np.float64
         ),
+        listed=first.listed,  # a description with several tables does not keep edges as they are listed
     )
 
 

@@ -72,7 +72,12 @@ class GraphInputs(Inputs):
         return self.partition.num_clients
 
     def task(self, name: str) -> Task:
-        return Task(self.graph.num_features, self.graph.num_classes, name)
+        edges = self.graph.directed
+        if edges is None:
+            return Task(self.graph.num_features, self.graph.num_classes, name)
+        return Task(
+            self.graph.num_features, self.graph.num_classes, name, len(edges.names), not edges.symmetric
+        )
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -124,6 +129,8 @@ class GraphInputs(Inputs):
                 "class_names": graph.class_names,
                 "feature_names": graph.feature_names,
                 "edge_weights": graph.edge_weight is not None,
+                "edge_features": () if graph.directed is None else graph.directed.names,
+                "directed": graph.directed is not None and not graph.directed.symmetric,
                 "dropped": list(self.dropped),
                 "remarks": list(self.graph.remarks),
                 "split": split.name,
@@ -254,6 +261,13 @@ def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, cen
     code, count = np.unique(scale * features + entries.col, return_counts=True)
     often = np.unique(code[count * SPARSE >= np.asarray(size)[code // features]] % features)
     return int((~np.isin(pair_feature, often)).sum()) + trained_on.num_clients * len(often)
+
+
+def unread_edges(config: RunConfig, graph: Graph) -> tuple[str, ...]:
+    """Describe what the network of a run does not use of the edges as the data lists them."""
+    if graph.directed is None or config.settings.network.kernel.directed:
+        return ()
+    return graph.directed.unread
 
 
 def check_features(config: RunConfig, graph: Graph) -> None:

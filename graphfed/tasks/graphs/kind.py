@@ -64,10 +64,17 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
             "num_features": len(first.feature_names),
             "num_classes": len(first.class_names),
             "owners_known": first.owners_known,
+            "edge_features": len(first.edge_features),
+            "directed": first.directed,
         }
 
     def task(self, agreed: JsonObject) -> Task:
-        return Task(agreed["num_features"], agreed["num_classes"])
+        return Task(
+            agreed["num_features"],
+            agreed["num_classes"],
+            edge_features=agreed["edge_features"],
+            directed=agreed["directed"],
+        )
 
     def facts(self, schema: JsonObject) -> JsonObject:
         return {
@@ -76,6 +83,8 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
             "feature_names": [name for name in schema["feature_names"] if name],
             "class_names": [name for name in schema["class_names"] if name],
             "edge_weights": schema["weighted"],
+            "edge_features": [name for name in schema["edge_features"] if name],
+            "directed": schema["directed"],
         }
 
     def declared(self, own: ClientData, method: Method, config: object) -> dict[str, list[int]]:

@@ -9,6 +9,8 @@ from graphfed.files import JsonObject
 #: What identifies a node at all clients, and what determines its part of the split.
 IDS = ("id", "client and id", "exported")
 PARTS = ("column", "hash", "exported")
+#: The fields that are lists of names.
+LISTS = ("feature_names", "class_names", "edge_features")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Schema:
         ids: What identifies a node, one of IDS.
         parts: What determines a node's part of the split, one of PARTS. `ids` and `parts` are both "exported"
             for a cohort file that `graphfed data export` wrote.
+        edge_features: The names of the D attributes of edges, "" if unknown.
+        directed: Whether edges have a direction that networks can read.
     """
 
     feature_names: tuple[str, ...]
@@ -32,6 +36,8 @@ class Schema:
     weighted: bool
     ids: str
     parts: str
+    edge_features: tuple[str, ...] = ()
+    directed: bool = False
 
     @property
     def exported(self) -> bool:
@@ -47,8 +53,7 @@ class Schema:
         return self.ids in ("exported", "client and id")
 
     def to_json(self) -> JsonObject:
-        lists = {"feature_names": list(self.feature_names), "class_names": list(self.class_names)}
-        return dataclasses.asdict(self) | lists
+        return dataclasses.asdict(self) | {name: list(getattr(self, name)) for name in LISTS}
 
     @staticmethod
     def from_json(content: object, origin: str = "the schema") -> "Schema":
@@ -58,18 +63,19 @@ class Schema:
         if not isinstance(content, Mapping) or {*content} != {*fields}:
             found = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
             raise InputError(f"{origin} must have the keys {', '.join(fields)} and no others; found {found}")
-        for name in ("feature_names", "class_names"):
+        for name in LISTS:
             names = content[name]
             if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
                 raise InputError(f"{origin}: {name} must be a list of texts; found {shown(names)}")
-        if not isinstance(content["weighted"], bool):
-            raise InputError(f"{origin}: weighted must be true or false; found {shown(content['weighted'])}")
+        for name in ("weighted", "directed"):
+            if not isinstance(content[name], bool):
+                raise InputError(f"{origin}: {name} must be true or false; found {shown(content[name])}")
         for name, known in (("ids", IDS), ("parts", PARTS)):
             if content[name] not in known:
                 raise InputError(f"{origin}: {name} must be one of {known}; found {shown(content[name])}")
         if (content["ids"] == "exported") != (content["parts"] == "exported"):
             raise InputError(f"{origin}: ids and parts must both be 'exported', or neither")
-        lists = {name: tuple(content[name]) for name in ("feature_names", "class_names")}
+        lists = {name: tuple(content[name]) for name in LISTS}
         return Schema(**{**content, **lists})
 
 
@@ -79,8 +85,9 @@ def compare_schemas(schemas: Mapping[str, Schema]) -> None:
     Raises InputError if two schemas differ; the message names both sites, the difference and the fix.
     """
     first, *others = schemas.items()
+    comparisons = (_compare_origins, _compare_features, _compare_classes, _compare_weights, _compare_edges)
     for other in others:
-        for find_difference in (_compare_origins, _compare_features, _compare_classes, _compare_weights):
+        for find_difference in comparisons:
             difference = find_difference(first, other)
             if difference is not None:
                 raise InputError(difference)
@@ -162,6 +169,26 @@ def _compare_weights(one: _NamedSchema, two: _NamedSchema) -> str | None:
         f"the edges of client {shown(weighted)} have weights and those of client {shown(unweighted)} have "
         "none; name the column of weights in each description ('weight: COLUMN'), or use no weights in each "
         "('weight:' with nothing after it)"
+    )
+
+
+def _compare_edges(one: _NamedSchema, two: _NamedSchema) -> str | None:
+    (a, schema_a), (b, schema_b) = one, two
+    names_a, names_b = schema_a.edge_features, schema_b.edge_features
+    if schema_a.directed != schema_b.directed:
+        directed, undirected = (a, b) if schema_a.directed else (b, a)
+        return (
+            f"the edges of client {shown(directed)} are directed and those of client {shown(undirected)} are "
+            "not; write 'directed: true' in each description, or in none"
+        )
+    if len(names_a) == len(names_b) and all(
+        x == y or not x or not y for x, y in zip(names_a, names_b, strict=True)
+    ):
+        return None
+    return (
+        f"the attributes of edges are {_listed(names_a)} at client {shown(a)} and {_listed(names_b)} at "
+        f"client {shown(b)}; name the same columns in the same order in each description "
+        "('edge_features: [...]'), and the same kind of 'time'"
     )
 
 
