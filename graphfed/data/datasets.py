@@ -17,6 +17,7 @@ from graphfed.data.cache import cache_folder
 from graphfed.data.graphs.digits import load_digits
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.graphs.npz import NPZ_SOURCES, find_npz, load_npz
+from graphfed.data.graphs.payments import make_payments
 from graphfed.data.graphs.planetoid import SOURCE as PLANETOID_SOURCE
 from graphfed.data.graphs.planetoid import find_files, load_planetoid
 from graphfed.data.graphs.social import make_social
@@ -129,6 +130,14 @@ _INCLUDED: dict[str, DatasetSpec] = {
         default_split="per_class",
         source="generated",
         citation="degree-corrected block model: Karrer, Newman, Physical Review E 83, 2011",
+    ),
+    "payments": DatasetSpec(
+        title="generated payments between accounts at banks, directed, with amounts, times and laundering",
+        task="classification",
+        load=make_payments,
+        default_split="random:0.6,0.2,0.2",
+        source="generated",
+        citation="in the manner of AMLworld: Altman et al., NeurIPS 2023",
     ),
     "cora": _planetoid("Cora", "citations: 2 708 nodes, 1 433 features, 7 classes"),
     "citeseer": _planetoid("CiteSeer", "citations: 3 327 nodes, 3 703 features, 6 classes"),

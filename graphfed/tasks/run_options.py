@@ -44,9 +44,9 @@ OUTPUT_PANEL = "Output"
 # Copies of the tables of names, because importing those would load numpy while a person waits for the shell.
 # tests/integration/test_completion.py keeps them equal to the tables.
 DATA_SETS = (
-    "digits", "social", "cora", "citeseer", "pubmed", "facebook", "facebook_128", "lastfm", "dblp",
-    "physics", "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw", "metr_la_20",
-    "pems_bay_67",
+    "digits", "social", "payments", "cora", "citeseer", "pubmed", "facebook", "facebook_128", "lastfm",
+    "dblp", "physics", "physics_10k", "roads", "metr_la", "pems_bay", "metr_la_week", "metr_la_raw",
+    "metr_la_20", "pems_bay_67",
 )  # fmt: skip
 PARTITIONS = (
     "label_dirichlet", "label_skew", "random", "edges_uniform", "louvain", "metis", "overlapping", "ego",
