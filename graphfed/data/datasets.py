@@ -39,6 +39,7 @@ class DatasetSpec:
         default_split: The argument `spec` of `splits.make_split`; None for forecasting, where time is split.
         find: (roots) -> the path of the files (None if there are none) and the names of missing files. None
             for a built-in set.
+        names_clients: Whether the graph states the client of each node.
     """
 
     title: str
@@ -48,6 +49,7 @@ class DatasetSpec:
     source: str
     citation: str
     find: Callable[[list[Path]], tuple[Path | None, list[str]]] | None = None
+    names_clients: bool = False
 
     @property
     def built_in(self) -> bool:
@@ -135,9 +137,10 @@ _INCLUDED: dict[str, DatasetSpec] = {
         title="generated payments between accounts at banks, directed, with amounts, times and laundering",
         task="classification",
         load=make_payments,
-        default_split="random:0.6,0.2,0.2",
+        default_split="per_class",
         source="generated",
         citation="in the manner of AMLworld: Altman et al., NeurIPS 2023",
+        names_clients=True,
     ),
     "cora": _planetoid("Cora", "citations: 2 708 nodes, 1 433 features, 7 classes"),
     "citeseer": _planetoid("CiteSeer", "citations: 3 327 nodes, 3 703 features, 6 classes"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from graphfed.data.datasets import DATASETS, load
+from graphfed.data.datasets import DATASETS, DatasetSpec, load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
 from graphfed.data.user_files.graph_description import Description, describe, read_description
@@ -61,7 +61,8 @@ class DataSource:
         """
         if self.kind == "sensors":
             return "sensors"
-        names_clients = isinstance(self.value, Graph | Description) and self.value.names_clients
+        value = DATASETS[self.value] if isinstance(self.value, str) else self.value
+        names_clients = isinstance(value, DatasetSpec | Graph | Description) and value.names_clients
         return "column" if names_clients else "label_dirichlet"
 
     @property

@@ -14,8 +14,9 @@ through 3 to 16 accounts in stages, within days and for a small fee at every sta
     cycle           a -> b -> ... -> a  bipartite        k -> k
     random          a -> b -> ...       stack            k -> k -> k
 
-Little but the pattern distinguishes its payments: accounts of patterns pay normally too, formats and hours of
-laundering payments are distributed as those of normal ones, and amounts nearly so.
+Accounts of patterns pay normally too. What distinguishes laundering, each weakly: the pattern itself; amounts
+(a median about three times that of normal payments) and formats (no cards, more cash); that accounts take
+part in about two patterns, and were opened more recently.
 
 Classes: an account is "laundering" if a laundering payment leaves or enters it. Shapes: N accounts, E
 payments.
@@ -42,7 +43,8 @@ PATTERNS = (
     "stack",
 )
 FORMATS = ("transfer", "card", "cheque", "cash", "instant")
-_FORMAT_SHARES = (0.4, 0.3, 0.1, 0.05, 0.15)
+#: The shares of the formats among normal and among laundering payments.
+_FORMAT_SHARES, _LAUNDERING_SHARES = (0.4, 0.3, 0.1, 0.05, 0.15), (0.55, 0.0, 0.05, 0.15, 0.25)
 COUNTRIES = ("DE", "FR", "PL", "GB", "CH")
 _COUNTRY_SHARES = (0.35, 0.25, 0.15, 0.15, 0.1)
 CURRENCIES = ("EUR", "PLN", "GBP", "CHF")
@@ -209,9 +211,11 @@ def generate_world(
     bank = np.append(np.arange(banks), rng.choice(banks, accounts - banks, p=size / size.sum()))
     company = rng.random(accounts) < 0.15
     country = rng.choice(len(COUNTRIES), accounts, p=_COUNTRY_SHARES)
-    opened = np.round(rng.exponential(1500, accounts) + 1)
     payer, payee = _normal_ends(rng, company, payments_per_account)
     stages = _launder(rng, bank, illicit, cross_bank, len(payer))
+    launders = np.zeros(accounts, dtype=bool)
+    launders[np.append(stages.source, stages.target)] = True
+    opened = np.round(rng.exponential(np.where(launders, 500, 1500)) + 1)
     # A stage begins a few hours to two days after the one before.
     begin = rng.uniform(0, max(days - 10, 1), len(stages.kind))[stages.pattern]
     day = np.append(
@@ -221,15 +225,19 @@ def generate_world(
     time = BEGINNING + (np.minimum(np.floor(day), days - 1) * DAY + hour * DAY / 24).astype(np.int64)
     payer, payee = np.append(payer, stages.source), np.append(payee, stages.target)
     # In euros: log-normal, of companies ten times as large. A pattern moves one sum, which the payments of a
-    # stage share; where it has the most payments, they have the median of normal ones.
+    # stage share; where it has the most payments, they have three times the median of normal ones.
     euros = np.exp(rng.normal(4.5, 1.3, len(payer))) * np.where(company[payer], 10, 1)
-    size = np.exp(rng.normal(5.4, 1.6, len(stages.kind)))
+    size = np.exp(rng.normal(6.5, 1.3, len(stages.kind)))
     total = (size * stages.widest)[stages.pattern]
     noise = rng.uniform(0.8, 1.2, len(total))
     euros[len(euros) - len(total) :] = total / stages.width * KEPT**stages.stage * noise
     amount = np.maximum(np.round(euros / _VALUE[_CURRENCY_OF[country[payer]]], 2), 0.01)
-    kind = rng.choice(len(FORMATS), len(payer), p=_FORMAT_SHARES)
-    pattern = np.append(np.full(len(payer) - len(stages.pattern), -1), stages.pattern)
+    normal = len(payer) - len(stages.pattern)
+    kind = np.append(
+        rng.choice(len(FORMATS), normal, p=_FORMAT_SHARES),
+        rng.choice(len(FORMATS), len(stages.pattern), p=_LAUNDERING_SHARES),
+    )
+    pattern = np.append(np.full(normal, -1), stages.pattern)
     order = np.argsort(time, kind="stable")
     return World(
         bank, company, country, opened, payer[order], payee[order], time[order], amount[order], kind[order],
@@ -294,11 +302,13 @@ def _launder(
     rows: list[np.ndarray] = []
     kinds: list[int] = []
     found = 0
-    # A few patterns suffice: their number is a thousandth of that of the payments.
+    # The accounts from which members are drawn: about two patterns for each of them.
+    pool = rng.choice(len(bank), min(max(wanted // 2, 64), len(bank)), replace=False)
+    # A loop is enough: patterns are far fewer than payments.
     while found < wanted:
         number = int(rng.integers(len(PATTERNS)))
         edges = pattern_edges(PATTERNS[number], int(rng.integers(2, 6)))
-        members = _members(rng, bank, int(edges[:, :2].max()) + 1, cross_bank)
+        members = _members(rng, bank, pool, int(edges[:, :2].max()) + 1, cross_bank)
         width = np.bincount(edges[:, 2])[edges[:, 2]]
         rows.append(
             np.column_stack([members[edges[:, :2]], edges[:, 2], width, np.full(len(edges), len(kinds))])
@@ -345,12 +355,14 @@ def pattern_edges(pattern: str, k: int) -> np.ndarray:
     return np.array(forms[pattern], dtype=np.int64)
 
 
-def _members(rng: np.random.Generator, bank: np.ndarray, count: int, cross_bank: float) -> np.ndarray:
-    """Draw different accounts, from all banks or that of the first one."""
-    members = rng.choice(len(bank), count, replace=False)
-    same = np.flatnonzero(bank == bank[members[0]])
+def _members(
+    rng: np.random.Generator, bank: np.ndarray, pool: np.ndarray, count: int, cross_bank: float
+) -> np.ndarray:
+    """Draw different accounts of a pool, at any bank or at that of the first one."""
+    members = rng.choice(pool, count, replace=False)
+    same = pool[bank[pool] == bank[members[0]]]
     stays = np.flatnonzero(rng.random(count) >= cross_bank)
-    # A small bank may have too few accounts; the others are then at any bank.
+    # A small bank may have too few accounts in the pool; the others are then at any bank.
     chosen = rng.permutation(np.setdiff1d(same, members))[: len(stays)]
     members[stays[: len(chosen)]] = chosen
     return members
