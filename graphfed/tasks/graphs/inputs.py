@@ -164,7 +164,12 @@ class GraphInputs(Inputs):
                 extent = self._extent(config)
                 clients, pairs = extent.clients, extent.pairs
             network = network_numbers(
-                settings.network, graph.num_features, graph.num_classes, clients=clients, pairs=pairs
+                settings.network,
+                graph.num_features,
+                graph.num_classes,
+                clients=clients,
+                pairs=pairs,
+                edges=graph.directed,
             )
             numbers = (2 + num_moments(settings.training.optimizer)) * network
         return CHECKPOINT_BYTES * numbers + self.bytes_of_predictions() + 1_000_000
