@@ -43,7 +43,7 @@ _POINTERS = {"client": "clients", "edge_index": "rows", "cross_row": "rows"}
 def check_arrays(arrays: Arrays, where: str) -> None:
     """Raise InputError unless arrays, with the required ones among them, are those of a whole cohort."""
     # In this order: each check may use what those before it have established.
-    for fault in (_columns, _order, _labels, _features, _links, _directed):
+    for fault in (_columns, _order, _labels, _features, _links, _directed, _directed_ends):
         found = fault(arrays)
         if found is not None:
             raise InputError(f"{where} is not a whole cohort file: {found}; write it again")
@@ -138,10 +138,18 @@ def _directed(arrays: Arrays) -> str | None:
         if not np.isfinite(array).all():
             return f"{name} has a number that is not finite"
     widths = {arrays[name].shape[1] for name in ("directed_attributes", "directed_cross_attributes")}
-    ends = [arrays[f"directed_{name}"] for name in ("source", "target", "cross_row")]
-    rows = arrays["id"].size
-    if len(widths) > 1 or not all(a.min(initial=0) >= 0 and a.max(initial=-1) < rows for a in ends):
-        return f"its directed edges have different attributes, or point beyond the {rows} rows"
+    return "its directed edges have different numbers of attributes" if len(widths) > 1 else None
+
+
+def _directed_ends(arrays: Arrays) -> str | None:
+    if "directed_source" not in arrays:
+        return None
+    rows, client = arrays["id"].size, arrays["client"]
+    source, target, row = (arrays[f"directed_{name}"] for name in ("source", "target", "cross_row"))
+    if not all(a.min(initial=0) >= 0 and a.max(initial=-1) < rows for a in (source, target, row)):
+        return f"its directed edges point beyond the {rows} rows"
+    if (target[1:] < target[:-1]).any() or (client[source] != client[target]).any():
+        return "its directed edges are not sorted by their targets, or not inside clients"
     return None
 
 

@@ -478,7 +478,7 @@ BACKBONES: dict[str, Backbone] = {
             partial(edge_networks.init, draw),
             edge_networks.edge_network_block,
             partial(edge_networks.layer, run),
-            ("layers.0.weight",),
+            ("layers.0.input_weight",),
             weighted=False,
             edge_init=partial(edge_networks.edge_init, draw),
         )

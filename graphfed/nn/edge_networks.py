@@ -9,7 +9,8 @@ Egressy et al.: Provably powerful graph neural networks for directed multigraphs
     x_v, the features of a node          h, after a linear map of the input features at layer 0
     e_uv                                 `Messages.attributes`, mapped to the width of h
     messages from out-neighbours         the weights with the prefix reverse., as many again as for
-                                         in-neighbours; the results of both are averaged (`to_hetero`)
+                                         in-neighbours; the results of both are averaged (`to_hetero`),
+                                         and have one bias
     delta of PNA, Eq. (5)                MEAN_LOG_DEGREE
 
 Differs from the papers: no batch normalisation, which clients would have to agree on, and no residual
@@ -76,14 +77,15 @@ def init(draw: Draw, key: int, widths: list[int], heads: Sequence[int]) -> dict[
         heads: The attention heads of each layer. Not used.
 
     Returns:
-        layers.0.weight [F, H_0] and layers.0.bias [H_0], the map of the input features; and the weights of
-        `draw` for every layer.
+        layers.0.input_weight [F, H_0] and layers.0.input_bias [H_0], the map of the input features; and for
+        each layer the weights of `draw` and layers.l.bias [H_{l+1}].
     """
     weights = {
-        "layers.0.weight": glorot(fold(key, "input"), widths[0], widths[1]),
-        "layers.0.bias": torch.zeros(widths[1]),
+        "layers.0.input_weight": glorot(fold(key, "input"), widths[0], widths[1]),
+        "layers.0.input_bias": torch.zeros(widths[1]),
     }
-    return weights | _of_layers(draw, key, widths, "")
+    biases = {f"layers.{layer}.bias": torch.zeros(width) for layer, width in enumerate(widths[1:])}
+    return weights | _of_layers(draw, key, widths, "") | biases
 
 
 def edge_init(draw: Draw, key: int, widths: list[int], attributes: int, directed: bool) -> dict[str, Tensor]:
@@ -124,7 +126,6 @@ def gine_weights(key: int, before: int, after: int) -> dict[str, Tensor]:
         "first_weight": glorot(fold(key, "first"), before, before),
         "first_bias": torch.zeros(before),
         "second_weight": glorot(fold(key, "second"), before, after),
-        "second_bias": torch.zeros(after),
     }
 
 
@@ -135,7 +136,6 @@ def pna_weights(key: int, before: int, after: int) -> dict[str, Tensor]:
         "receiver_weight": glorot(fold(key, "receiver"), before, before),
         "sender_weight": glorot(fold(key, "sender"), before, before),
         "post_weight": glorot(fold(key, "post"), _PNA_WIDTHS * before, after),
-        "post_bias": torch.zeros(after),
     }
 
 
@@ -171,8 +171,8 @@ def layer(
     # Only the weights of a sparse input are stored by pairs of clients and features.
     own = {name: w for name, w in weights.items() if isinstance(w, Tensor)}
     if layer == 0:
-        z = linear(h, weights["layers.0.weight"], batch, 0)
-        z = z + per_row(own["layers.0.bias"], batch, 0, 1)
+        z = linear(h, weights["layers.0.input_weight"], batch, 0)
+        z = z + per_row(own["layers.0.input_bias"], batch, 0, 1)
     else:
         assert isinstance(h, Tensor)
         z = h
@@ -183,13 +183,14 @@ def layer(
     ]
     # Egressy et al.: the results of both directions are averaged.
     out = results[0] if len(results) == 1 else (results[0] + results[1]) / 2
+    out = add_bias(out, own[f"layers.{layer}.bias"], batch, layer)
     return out.relu() if layer < batch.layers - 1 else out
 
 
 def gine_pass(
     h: Tensor, messages: Messages, own: Tensor, w: dict[str, Tensor], batch: Batch, layer: int
 ) -> Tensor:
-    """Compute MLP(h_i + sum_j relu(h_j + e_ji)) of one direction, [N_{l+1}, H_{l+1}].
+    """Compute MLP(h_i + sum_j relu(h_j + e_ji)) of one direction without the last bias, [N_{l+1}, H_{l+1}].
 
     Args:
         h: [N_l, H_l].
@@ -206,13 +207,15 @@ def gine_pass(
     total = h.index_select(0, own).index_add(0, messages.receiver, sent)
     # The rows that the layer returns have the tiles of the next layer.
     z = add_bias(linear(total, w["first_weight"], batch, layer + 1), w["first_bias"], batch, layer).relu()
-    return add_bias(linear(z, w["second_weight"], batch, layer + 1), w["second_bias"], batch, layer)
+    return linear(z, w["second_weight"], batch, layer + 1)
 
 
 def pna_pass(
     h: Tensor, messages: Messages, own: Tensor, w: dict[str, Tensor], batch: Batch, layer: int
 ) -> Tensor:
-    """Compute a PNA of one direction, [N_{l+1}, H_{l+1}]; the arguments are those of `gine_pass`.
+    """Compute a PNA of one direction without the last bias, [N_{l+1}, H_{l+1}].
+
+    The arguments are those of `gine_pass`.
 
     Reference:
         Corso et al. 2020, Eq. (5), (7) and (8).
@@ -239,7 +242,7 @@ def pna_pass(
     scale = torch.log(degree + 1) / MEAN_LOG_DEGREE  # Eq. (5), alpha = 1
     attenuation = MEAN_LOG_DEGREE / torch.log(degree.clamp(min=1) + 1)  # alpha = -1
     features = torch.cat([rows, pooled, pooled * scale, pooled * attenuation], 1)
-    return add_bias(linear(features, w["post_weight"], batch, layer + 1), w["post_bias"], batch, layer)
+    return linear(features, w["post_weight"], batch, layer + 1)
 
 
 def _edge_map(messages: Messages, w: dict[str, Tensor]) -> Tensor:

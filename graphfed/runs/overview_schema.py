@@ -98,6 +98,12 @@ class _Drawing(FileModel):
         return self
 
 
+class _Directed(FileModel):
+    edges: Count
+    directed: bool
+    attributes: list[str]
+
+
 class GraphOverview(FileModel):
     """The overview.json of a graph (`graphfed.data.graphs.overview`)."""
 
@@ -112,6 +118,7 @@ class GraphOverview(FileModel):
     pairs: _Pairs | None = None
     missing: _Missing
     edge_weights: _Weights | None
+    directed: _Directed | None = None
     components: _Components
     degrees: _Degrees
     homophily: Real | None

@@ -4,6 +4,7 @@
 """
 
 import platform
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ __all__ = [
     "write_file",
     "write_manifest",
 ]
+
+#: What a run from Python records in the place of a command line.
+PYTHON = "graphfed.run"
 
 
 class Result(FileModel):
@@ -145,7 +149,7 @@ def run(
     progress: bool = False,
     on_round: Callable[[JsonObject], None] | None = None,
     settings: Mapping[str, object] | None = None,
-    command: str = "graphfed.run",
+    command: str = PYTHON,
     **more: object,
 ) -> Result:
     """Train a method on data that is partitioned among clients, and write the run's folder.
@@ -209,6 +213,9 @@ def run(
         on_event = show if on_round is None else _with_rounds(show, on_round)
         inputs = load_inputs(config, on_stage=stages_of(on_event))
         show_data(inputs, progress)
+        # The command line has shown it, or was asked to be silent.
+        if inputs.unused and not progress and command == PYTHON:
+            warnings.warn(f"{inputs.name}: not used: {'; '.join(inputs.unused)}", stacklevel=2)
         return execute(config, inputs, folder=folder, command=command, on_event=on_event)
 
 

@@ -57,6 +57,11 @@ class Inputs(ABC):
         return ()
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """Descriptions of the data that the network of a run does not use, a part of `dropped`."""
+        return ()
+
+    @property
     @abstractmethod
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the data that a user should know before training."""

@@ -131,7 +131,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         partition = partition_graph(config, graph, on_stage)
         # After the partition, which may use the labels of all classes.
         graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
-        return NodeInputs(graph, split, partition, config.data_source.dropped + unread_edges(config, graph))
+        return NodeInputs(graph, split, partition, config.data_source.dropped, unread_edges(config, graph))
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
         """Load another graph as the data of one client, and check that the trained model can use it."""

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from graphfed.data.graphs.directed import DirectedEdges, make_directed
-from graphfed.data.graphs.graph import Graph
+from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import make_edge_split, training_graph
+from graphfed.data.graphs.overview import graph_facts, overview
+from graphfed.data.partitions.partition import partition
 from graphfed.data.user_files.graph_description import describe
 from graphfed.data.user_files.graph_files import from_networkx, load_description, read_graph_file
 from graphfed.data.user_files.pyg_files import from_pyg
@@ -258,3 +260,13 @@ def test_the_training_graph_of_a_split_of_edges_has_no_edge_of_validation_or_tes
     pairs = {tuple(sorted(row[:2])) for row in rows(kept.directed)}
     assert pairs == set(map(tuple, kept.edges.T.tolist()))
     assert len(pairs) == split.train.sum() < graph.num_edges
+
+
+def test_an_overview_counts_the_edges_as_they_are_listed(tmp_path: Path) -> None:
+    for directed, text in ((True, "4, directed, with fee"), (False, "4, undirected, with fee")):
+        graph = load(tmp_path, directed=directed, edge_features=["fee"])
+        none = np.zeros(3, dtype=bool)
+        whole = partition(graph, "random", 1, 0)
+        facts = dict(graph_facts(overview(graph, Split("none", none, none, none), whole)))
+        assert facts["edges as listed"] == text
+        assert facts["edges"] == "2"

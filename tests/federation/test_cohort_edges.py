@@ -1,8 +1,6 @@
 """A cohort has the directed edges of its clients, whoever made it: from the whole graph or from a client's
 own files."""
 
-import csv
-import random
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_files import write_clients_with_payments
 
 from graphfed.data.graphs.directed import make_directed
 from graphfed.data.graphs.graph import Graph, make_graph
@@ -144,6 +143,7 @@ def test_a_saved_cohort_has_the_same_edges_and_a_damaged_one_is_refused(graph: G
         "directed_cross_time": None,
         "directed_time": arrays["directed_time"] * np.inf,
         "directed_more": arrays["directed_source"],
+        "directed_target": arrays["directed_target"][::-1].copy(),
     }
     for name, damaged in damages.items():
         changed = {**arrays, name: damaged}
@@ -152,46 +152,13 @@ def test_a_saved_cohort_has_the_same_edges_and_a_damaged_one_is_refused(graph: G
             load_cohort(path)
 
 
-def write_banks(folder: Path) -> None:
-    """Payments of three banks: all.yaml of all accounts, and a description for each bank of its own tables.
-
-    A bank has the payments that one of its accounts makes or receives. Ids are unique within a bank only."""
-    draw = random.Random(0)
-    banks = ["north"] * 12 + ["south"] * 9 + ["west"] * 15
-    ids = [f"c{i * 7 % 36 // 3}-{i}" for i in range(36)]
-    parts = [draw.choice(["train", "val", "test"]) for _ in ids]
-    nodes = [[ids[i], banks[i], round(draw.random(), 3), draw.choice("yn"), parts[i]] for i in range(36)]
-    payments = []
-    for _ in range(300):
-        u, v = draw.choices(range(36), k=2)
-        day = f"2024-01-{draw.randint(1, 28):02d} {draw.randint(0, 23):02d}:30"
-        payments.append([ids[u], banks[u], ids[v], banks[v], round(draw.random(), 2), day])
-    payments += draw.sample(payments, 20)
-    for name, here in (("all", {*banks}), *((bank, {bank}) for bank in {*banks})):
-        own = [node for node in nodes if node[1] in here]
-        seen = [row for row in payments if {row[1], row[3]} & here]
-        draw.shuffle(seen)
-        for file, head, rows in (
-            ("nodes", ["id", "client", "age", "label", "split"], own),
-            ("edges", ["source", "from", "target", "to", "amount", "day"], seen),
-        ):
-            with (folder / f"{name}_{file}.csv").open("w", newline="") as opened:
-                csv.writer(opened).writerows([head, *rows])
-        (folder / f"{name}.yaml").write_text(
-            f"nodes: {name}_nodes.csv\nedges: {name}_edges.csv\nsource_client: from\ntarget_client: to\n"
-            "classes: [n, y]\nedge_features: [amount]\ntime: day\n"
-        )
-
-
 @pytest.mark.parametrize(
     "keys", ["directed: true", "directed: true\nparallel: combine", "directed: false", "self_loops: keep"]
 )
 def test_clients_that_read_their_own_files_have_the_cohorts_of_the_party_with_all_files(
     keys: str, tmp_path: Path
 ) -> None:
-    write_banks(tmp_path)
-    for path in tmp_path.glob("*.yaml"):
-        path.write_text(f"{path.read_text()}{keys}\n")
+    write_clients_with_payments(tmp_path, keys)
     description, _ = describe_file(tmp_path / "all.yaml")
     graph = load_description(description)
     made = partition(graph, "column", None, 0)

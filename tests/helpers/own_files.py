@@ -88,3 +88,30 @@ def write_clients_that_share_customers(folder: Path) -> None:
         )
         files += f"  {where}: {{nodes: {where}_nodes.csv, edges: {where}_edges.csv}}\n"
     (folder / "all.yaml").write_text(f"clients:\n{files}{DESCRIPTION}")
+
+
+def write_clients_with_payments(folder: Path, keys: str = "directed: true") -> None:
+    """all.yaml of all accounts, and a description for each client of its own tables, with directed payments
+    that have an amount and a day. Some are listed twice, and some are from an account to itself.
+
+    A client has the payments that one of its accounts makes or receives."""
+    draw = random.Random(0)
+    client = [name for name, size in zip(SITES, SIZES, strict=True) for _ in range(size)]
+    ids = [f"c{i * 7 % size}" for size in SIZES for i in range(size)]
+    nodes = [[name, where, *_customer(draw)] for name, where in zip(ids, client, strict=True)]
+    payments = []
+    for _ in range(700):
+        ends = draw.choices(range(len(nodes)), k=2)
+        day = f"2024-01-{draw.randint(1, 28):02d} {draw.randint(0, 23):02d}:30"
+        payments.append([*nodes[ends[0]][:2], *nodes[ends[1]][:2], round(draw.lognormvariate(4, 2), 2), day])
+    payments += draw.sample(payments, 40)
+    for name, here in (("all", SITES), *((one, (one,)) for one in SITES)):
+        own = [node for node in nodes if node[1] in here]
+        seen = [payment for payment in payments if payment[1] in here or payment[3] in here]
+        draw.shuffle(seen)
+        _write(folder / f"{name}_nodes.csv", ["customer", "bank", *NODE_COLUMNS], own)
+        head = ["payer", "payer_bank", "payee", "payee_bank", "amount", "day"]
+        _write(folder / f"{name}_edges.csv", head, seen)
+        files = f"nodes: {name}_nodes.csv\nedges: {name}_edges.csv\nclient: bank\n"
+        more = f"edge_features: [amount]\ntime: day\n{keys}\n"
+        (folder / f"{name}.yaml").write_text(files + DESCRIPTION + OF_TWO_SITES + more)

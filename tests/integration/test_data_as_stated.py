@@ -27,7 +27,8 @@ RANDOM = "random:0.5,0.25,0.25"
 def network(n: int = 300, **more: Any) -> Data:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(n, 4, generator=draw)
-    edges = torch.randint(0, n, (2, 4 * n), generator=draw)
+    # From the smaller to the larger number: undirected edges, each listed once.
+    edges = torch.randint(0, n, (2, 4 * n), generator=draw).sort(0).values
     return Data(x=x, edge_index=edges, **more)
 
 

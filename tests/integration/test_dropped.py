@@ -50,7 +50,8 @@ def test_a_pyg_data_reports_its_direction_edge_attr_times_and_self_loops(
     assert dropped == [
         "the direction of 2 edges",
         "1 repetition of an edge",
-        "3 attributes of the edges ('edge_attr_0', 'edge_attr_1', 'edge_attr_2')",
+        "3 attributes of the edges ('edge_attr_0', 'edge_attr_1', 'edge_attr_2'), "
+        "which backbone=gine or pna uses",
         "1 self loop",
         "'time' of the Data object (28)",
     ]
@@ -64,12 +65,29 @@ def test_a_pyg_data_of_which_everything_is_used_reports_nothing(
     assert dropped_by(weighted, tmp_path / "run", capsys) == ([], [])
 
 
+def test_python_warns_once_of_what_the_network_does_not_use(tmp_path: Path) -> None:
+    data = pyg([*BOTH, (0, 5)], edge_attr=torch.ones(len(BOTH) + 1))
+    expected = r"custom: not used: the direction of 1 edge; 1 attribute of the edges \('edge_attr'\), which"
+    with pytest.warns(UserWarning, match=expected) as warned:
+        graphfed.run("fedavg", data=data, out=tmp_path / "gcn", **SHORT)
+    assert len(warned) == 1
+    with pytest.warns(UserWarning, match=r"1 attribute of the edges \('edge_attr'\)$"):
+        graphfed.run("fedgcn", data=data, out=tmp_path / "fedgcn", **SHORT)
+    result = graphfed.run("fedavg", data=data, backbone="gine", out=tmp_path / "gine", **SHORT)
+    known = json.loads((tmp_path / "gine" / "manifest.json").read_text())["data"]
+    assert (known["dropped"], known["edge_features"], known["directed"]) == ([], ["edge_attr"], True)
+    assert result.rounds == 1
+
+
 def test_a_file_of_pyg_reports_what_the_object_reports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch.save(pyg([*BOTH, (0, 5)], edge_attr=torch.ones(len(BOTH) + 1)), tmp_path / "ring.pt")
     dropped, _ = dropped_by(tmp_path / "ring.pt", tmp_path / "run", capsys)
-    assert dropped == ["the direction of 1 edge", "1 attribute of the edges ('edge_attr')"]
+    assert dropped == [
+        "the direction of 1 edge",
+        "1 attribute of the edges ('edge_attr'), which backbone=gine or pna uses",
+    ]
 
 
 def drawn(graph: Any, edges: list[tuple[int, int]], **attributes: Any) -> Any:
@@ -86,7 +104,7 @@ def test_graphml_reports_its_direction_and_the_attributes_of_its_edges(
     dropped, lines = dropped_by(tmp_path / "g.graphml", tmp_path / "run", capsys)
     assert dropped == [
         f"the direction of {N - 1} edges",
-        "2 attributes of the edges ('amount', 'day')",
+        "2 attributes of the edges ('amount', 'day'), which backbone=gine or pna uses",
         "1 self loop",
     ]
     assert len(lines) == 1

@@ -56,7 +56,9 @@ def set_linear(linear: torch.nn.Linear, weight: Tensor, bias: Tensor | None = No
     linear.bias.data = torch.zeros(weight.shape[1], dtype=weight.dtype) if bias is None else bias.clone()
 
 
-def pyg_layer(network: str, w: dict[str, Tensor], attributes: int) -> tuple[torch.nn.Module, dict[str, list]]:
+def pyg_layer(
+    network: str, w: dict[str, Tensor], bias: Tensor, attributes: int
+) -> tuple[torch.nn.Module, dict[str, list]]:
     """PyG's layer with our weights, and where their gradients are found. It gets a column of zeros as the
     attribute if there is none."""
     from torch.nn import Linear, ReLU, Sequential
@@ -68,11 +70,11 @@ def pyg_layer(network: str, w: dict[str, Tensor], attributes: int) -> tuple[torc
         first, second = Linear(width, width), Linear(*w["second_weight"].shape)
         conv = GINEConv(Sequential(first, ReLU(), second), edge_dim=max(attributes, 1)).double()
         set_linear(first, w["first_weight"], w["first_bias"])
-        set_linear(second, w["second_weight"], w["second_bias"])
+        set_linear(second, w["second_weight"], bias)
         set_linear(conv.lin, edge_weight, w["edge_bias"])
         parameters = {
             "first_weight": first.weight, "first_bias": first.bias, "second_weight": second.weight,
-            "second_bias": second.bias, "edge_weight": conv.lin.weight, "edge_bias": conv.lin.bias,
+            "bias": second.bias, "edge_weight": conv.lin.weight, "edge_bias": conv.lin.bias,
         }  # fmt: skip
     else:
         out = w["post_weight"].shape[1]
@@ -85,10 +87,10 @@ def pyg_layer(network: str, w: dict[str, Tensor], attributes: int) -> tuple[torc
         set_linear(conv.edge_encoder, edge_weight, w["edge_bias"])
         eye = torch.eye(width, dtype=torch.float64)
         set_linear(pre, torch.cat([w["receiver_weight"], w["sender_weight"], eye]))
-        set_linear(post, w["post_weight"], w["post_bias"])
+        set_linear(post, w["post_weight"], bias)
         set_linear(conv.lin, torch.eye(out, dtype=torch.float64))
         parameters = {
-            "ends": pre.weight, "post_weight": post.weight, "post_bias": post.bias,
+            "ends": pre.weight, "post_weight": post.weight, "bias": post.bias,
             "edge_weight": conv.edge_encoder.weight, "edge_bias": conv.edge_encoder.bias,
         }  # fmt: skip
     return conv, parameters
@@ -102,15 +104,19 @@ class PygNetwork(torch.nn.Module):
         edges = view.directed
         assert edges is not None
         self.edges = edges
-        self.embed = torch.nn.Linear(*weights["layers.0.weight"].shape).double()
-        set_linear(self.embed, weights["layers.0.weight"], weights["layers.0.bias"])
-        self.layers, self.named = [], {"layers.0.weight": self.embed.weight, "layers.0.bias": self.embed.bias}
+        self.embed = torch.nn.Linear(*weights["layers.0.input_weight"].shape).double()
+        set_linear(self.embed, weights["layers.0.input_weight"], weights["layers.0.input_bias"])
+        self.layers, self.named = (
+            [],
+            {"layers.0.input_weight": self.embed.weight, "layers.0.input_bias": self.embed.bias},
+        )
         for layer in range(layers):
             convs = []
             for prefix in ("",) if edges.symmetric else ("", "reverse."):
                 start = f"layers.{layer}.{prefix}"
                 own = {k[len(start) :]: v for k, v in weights.items() if k.startswith(start)}
-                conv, parameters = pyg_layer(network, own, edges.attributes.shape[1])
+                bias = weights[f"layers.{layer}.bias"]
+                conv, parameters = pyg_layer(network, own, bias, edges.attributes.shape[1])
                 convs.append(conv)
                 self.named |= {start + name: parameter for name, parameter in parameters.items()}
             self.layers.append(convs)
@@ -135,6 +141,8 @@ class PygNetwork(torch.nn.Module):
         if last in ("receiver_weight", "sender_weight"):
             blocks = self.named[f"{start}.ends"].grad.t().chunk(3)
             return blocks[0 if last == "receiver_weight" else 1]
+        if last == "bias" and not self.edges.symmetric:  # both directions have a copy of it
+            return self.named[name].grad + self.named[f"{start}.reverse.bias"].grad
         gradient = self.named[name].grad
         return gradient.t() if last.endswith("weight") else gradient
 

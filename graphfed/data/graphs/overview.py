@@ -61,6 +61,7 @@ def overview(graph: Graph, split: Split | EdgeSplit, partition: Partition) -> di
         "pairs": None if pairs is None else dict(zip(PARTS, np.bincount(pairs.part).tolist(), strict=True)),
         "missing": _missing(graph, split),
         "edge_weights": _weights(graph),
+        "directed": _directed(graph),
         "components": {
             "count": int(components),
             "largest": int(np.bincount(member).max(initial=0)),
@@ -116,6 +117,13 @@ def graph_facts(overview: Mapping[str, Any]) -> list[tuple[str, str]]:
     if overview.get("dropped"):  # earlier versions wrote overviews without this key
         facts.append(("in the data but not used", "; ".join(overview["dropped"])))
     facts += [("remark", remark) for remark in overview.get("remarks", ())]
+    directed = overview.get("directed")  # earlier versions wrote overviews without this key
+    if directed is not None:
+        kind = "directed" if directed["directed"] else "undirected"
+        named = ", ".join(name[:30] for name in directed["attributes"][:8])
+        facts.append(
+            ("edges as listed", f"{directed['edges']:,}, {kind}" + (f", with {named}" if named else ""))
+        )
     if weights is not None:
         facts.append(("edge weights", "{min:.4g} to {max:.4g}, median {median:.4g}".format(**weights)))
     return facts
@@ -189,6 +197,16 @@ def _missing(graph: Graph, split: Split) -> dict[str, Any]:
             "names": [_name(graph.feature_names, c) for c in constant[:MAX_CLIENTS].tolist()],
         },
     }
+
+
+def _directed(graph: Graph) -> dict[str, Any] | None:
+    """Describe the edges as the data lists them, each once; None if the graph does not keep them."""
+    edges = graph.directed
+    if edges is None:
+        return None
+    # A symmetric list has every edge in both directions, except self loops.
+    count = int((edges.source <= edges.target).sum()) if edges.symmetric else len(edges.source)
+    return {"edges": count, "directed": not edges.symmetric, "attributes": list(edges.names)}
 
 
 def _weights(graph: Graph) -> dict[str, float] | None:

@@ -4,6 +4,7 @@ that are known before a run starts.
 
 from dataclasses import dataclass
 
+from graphfed.data.graphs.directed import DirectedEdges
 from graphfed.methods.parts import Network, Recurrent
 from graphfed.methods.settings import value, values
 
@@ -41,15 +42,24 @@ def num_moments(optimizer: str) -> int:
 
 
 def network_numbers(
-    network: Network, features: int, outputs: int, *, clients: int = 1, pairs: int | None = None
+    network: Network,
+    features: int,
+    outputs: int,
+    *,
+    clients: int = 1,
+    pairs: int | None = None,
+    edges: DirectedEdges | None = None,
 ) -> int:
     """Count the weights of one graph neural network, whose last layer has `outputs` units, at each client.
 
     `pairs` are the pairs of a client and a feature that the first layers store a row for; None for all.
+    `edges` are the graph's, if it keeps them as the data lists them.
     """
     widths = [features, *[network.hidden] * (network.layers - 1), outputs]
-    numbers = 0
-    for name, weight in network.kernel.init(0, widths, network.attention_heads).items():
+    numbers, weights = 0, network.kernel.init(0, widths, network.attention_heads)
+    if network.kernel.edge_init is not None and edges is not None:
+        weights |= network.kernel.edge_init(0, widths, len(edges.names), not edges.symmetric)
+    for name, weight in weights.items():
         if pairs is not None and name in network.kernel.input_weights:
             numbers += pairs * weight[0].numel()
         else:

@@ -165,9 +165,9 @@ def _read_exported(path: Path, roster: Sequence[str], client: str) -> ClientData
     ):
         if named and len(named) != count:
             raise InputError(f"{path} names {len(named)} of {count} {what}; export it again")
-    if cohort.cross_client.numel() and not 0 <= int(cohort.cross_client.min()) <= int(
-        cohort.cross_client.max()
-    ) < len(roster):
+    listed = [] if cohort.directed is None else [cohort.directed.cross_client]
+    others = torch.cat([cohort.cross_client, *listed])
+    if others.numel() and not 0 <= int(others.min()) <= int(others.max()) < len(roster):
         raise InputError(f"{path} has edges to clients outside 0..{len(roster) - 1}; export it again")
     return ClientData(
         cohort,

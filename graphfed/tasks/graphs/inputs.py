@@ -36,13 +36,14 @@ class GraphInputs(Inputs):
     """The inputs of a task on graphs.
 
     In link prediction `graph` has the training edges only. `unread` describes the unused keys of the data's
-    description (`DataSource.dropped`).
+    description (`DataSource.dropped`), and `unused` what the network does not use of the edges.
     """
 
     graph: Graph
     split: Split | EdgeSplit
     partition: Partition
     unread: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -59,7 +60,7 @@ class GraphInputs(Inputs):
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        return self.unread + self.graph.dropped
+        return self.unread + self.unused + self.graph.dropped
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -164,7 +165,12 @@ class GraphInputs(Inputs):
                 extent = self._extent(config)
                 clients, pairs = extent.clients, extent.pairs
             network = network_numbers(
-                settings.network, graph.num_features, graph.num_classes, clients=clients, pairs=pairs
+                settings.network,
+                graph.num_features,
+                graph.num_classes,
+                clients=clients,
+                pairs=pairs,
+                edges=graph.directed,
             )
             numbers = (2 + num_moments(settings.training.optimizer)) * network
         return CHECKPOINT_BYTES * numbers + self.bytes_of_predictions() + 1_000_000
@@ -264,10 +270,18 @@ def _stored_pairs(x: "sp.csr_matrix", trained_on: Partition, *, alone: bool, cen
 
 
 def unread_edges(config: RunConfig, graph: Graph) -> tuple[str, ...]:
-    """Describe what the network of a run does not use of the edges as the data lists them."""
-    if graph.directed is None or config.settings.network.kernel.directed:
+    """Describe what the network of a run does not use of the edges as the data lists them.
+
+    The last phrase names the method's networks that use it, if there are any.
+    """
+    from graphfed.nn.backbones import BACKBONES
+
+    if graph.directed is None or config.settings.network.kernel.directed or not graph.directed.unread:
         return ()
-    return graph.directed.unread
+    offered = config.method.offers.get("backbone", tuple(BACKBONES))
+    better = [name for name in offered if BACKBONES[name].directed]
+    *first, last = graph.directed.unread
+    return (*first, f"{last}, which backbone={' or '.join(better)} uses" if better else last)
 
 
 def check_features(config: RunConfig, graph: Graph) -> None:
