@@ -243,24 +243,13 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
         return process.wait(), rest
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("runtime", ["local", "processes"])
+@pytest.mark.parametrize(("runtime", "number"), [("local", signal.SIGINT), ("processes", signal.SIGTERM)])
 @pytest.mark.slow
 def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     number: int, runtime: str, own_folder: Path
 ) -> None:
-    arguments = [
-        "run",
-        "fedavg",
-        "--clients",
-        "2",
-        "--rounds",
-        "1000000",
-        "--set",
-        "patience=null",
-        "--runtime",
-        runtime,
-    ]
+    arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--set", "patience=null"]
+    arguments += ["--runtime", runtime]
     code, content = stopped([*arguments, "--out", "deep/run"], number, "accuracy")
     assert code == 130
     assert [line for line in content.splitlines() if "round" not in line] == [
@@ -287,18 +276,15 @@ def test_stopping_before_training_leaves_nothing_behind(
     assert list(own_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
-def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(
-    number: int, own_folder: Path
-) -> None:
+def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(own_folder: Path) -> None:
     Path("long.yaml").write_text(
         "method: fedgcn\nlabel: long\nrounds: 1000000\nset: {hops: 0, patience: null}\n"
     )
     arguments = ["compare", "fedavg", "--config", "long.yaml", "--clients", "2", "--seeds", "0"]
     Path("short.yaml").write_text("set: {fedavg.rounds: 2}\n")
     code, content = stopped(
-        [*arguments, "--config", "short.yaml", "--out", "table"], number, "long, seed 0: round"
+        [*arguments, "--config", "short.yaml", "--out", "table"], signal.SIGTERM, "long, seed 0: round"
     )
     assert code == 130
     assert "interrupted; go on with: graphfed resume table" in content

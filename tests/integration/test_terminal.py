@@ -314,7 +314,7 @@ def test_a_named_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(
 # ---- streams -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-", "2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-"])
 def test_a_run_without_standard_streams_trains_and_writes_its_whole_folder(closed: str) -> None:
     write_data()
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTHON": sys.executable}

@@ -289,7 +289,7 @@ def resumed(
 
 
 #: Of the places where a run can break, so many are tried, and in the first tier so few.
-PLACES, FEW_PLACES = 8, 1
+PLACES, FEW_PLACES = 3, 1
 
 
 @pytest.mark.deeper

@@ -589,6 +589,7 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     assert Path(used["policy_file"]).samefile("r/policies/cora-ddpg/policy.safetensors")
 
 
+@pytest.mark.on_demand
 def test_every_figure_of_fedgraph_runs_in_its_short_version(own_folder: Path) -> None:
     pytest.importorskip("stable_baselines3", reason="the extra 'rl' is not installed")
     for data in (None, "citeseer", "dblp"):

@@ -187,14 +187,13 @@ def same_everywhere(setting: Setting) -> Setting:
     return dataclasses.replace(setting, default=None, description="", own=False)
 
 
-@pytest.mark.deeper
 @pytest.mark.parametrize("method", METHODS)
-def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str, deep: bool) -> None:
-    """A refusal names the setting, the value and what was expected, and repeats no library's words. In the
-    first tier a setting of several methods is tried with the first of them."""
+def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str) -> None:
+    """A refusal names the setting, the value and what was expected, and repeats no library's words. A setting
+    of several methods is tried with the first of them."""
     config = get_method(method)
     for setting in settings_of(config):
-        if not deep and first_methods()[same_everywhere(setting)] != method:
+        if first_methods()[same_everywhere(setting)] != method:
             continue
         refused, needed = 0, settings_needed(config, setting.name)
         for value in BAD_VALUES:
