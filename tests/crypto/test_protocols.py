@@ -93,6 +93,15 @@ def test_only_less_is_opened_at_half_the_bits_of_the_opening(case: Any) -> None:
     assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
 
 
+def test_every_pair_of_up_to_6_bits_compares_as_numbers_do() -> None:
+    for bits in range(1, 7):
+        x, y = (numbers.ravel() for numbers in np.meshgrid(*[np.arange(2**bits, dtype=np.uint32)] * 2))
+        local, remote, _ = together(
+            lambda s, x=x, b=bits: compare(s, x, b), lambda s, y=y, b=bits: compare(s, y, b)
+        )
+        assert local.tolist() == remote.tolist() == np.sign(x.astype(int) - y).tolist()
+
+
 def test_a_session_compares_again_and_again_and_in_more_than_one_wave(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

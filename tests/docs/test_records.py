@@ -142,7 +142,9 @@ def test_a_record_has_the_rows_seeds_and_printed_figures_that_the_program_asks(
 ) -> None:
     """A record may have fewer seeds than the program runs by itself."""
     _, asked = records.asked(item)
-    rows = records.item(item)["rows"]
+    recorded = records.item(item)
+    assert (recorded["kind"], recorded["title"]) == (asked.kind, asked.title)
+    rows = recorded["rows"]
     if len(rows) == len(asked.rows):  # an item that measures something may have several rows for one
         assert [row["label"] for row in rows] == [row.label for row in asked.rows]
     by_label = {row.label: row for row in asked.rows}

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import ssl
@@ -134,23 +132,6 @@ def test_status_says_who_is_connected_and_who_is_not(
     assert content["runs"] == []
     assert main(["site", "status", str(startup_kits["coordinator"])]) == DONE
     assert "bank_c" in capsys.readouterr().out
-
-
-def test_status_with_a_site_s_certificate_in_the_coordinator_s_startup_kit_is_refused_in_one_line(
-    startup_kits: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mixed = tmp_path / "mixed"
-    shutil.copytree(startup_kits["coordinator"], mixed)
-    for name in ("client.crt", "client.key"):
-        shutil.copy(startup_kits["bank_a"] / "startup" / name, mixed / "startup" / name)
-    assert main(["site", "status", str(mixed)]) == UNUSABLE
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert re.fullmatch(
-        r"error: the certificate in \S+ belongs to 'bank_a', but the startup kit belongs to "
-        r"'coordinator@[^\n]*\n",
-        err,
-    )
 
 
 def test_everybody_listens_on_loopback_only_where_nothing_else_was_asked_for(

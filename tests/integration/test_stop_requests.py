@@ -109,13 +109,16 @@ def interrupted_and_resumable(command: Command, folder: Path) -> bool:
 # ---- the processes runtime ---------------------------------------------------------------------------------
 
 
-def test_a_run_in_processes_that_have_not_begun_yet_ends_at_the_first_signal(
-    start: Callable[..., Command], tmp_path: Path
+@pytest.mark.parametrize(
+    ("runtime", "number"), [("processes", signal.SIGINT), ("nvflare", signal.SIGTERM)], ids=str
+)
+def test_a_run_in_processes_that_have_not_begun_yet_ends_at_the_first_signal_with_all_of_them(
+    runtime: str, number: signal.Signals, start: Callable[..., Command]
 ) -> None:
-    run = start(*LONG, "--runtime", "processes")
+    run = start(*LONG, "--runtime", runtime)
     run.until(lambda: len(run.family()) >= 3, "the processes of the server and of two sites")
     family = run.family()
-    assert run.ends_by(signal.SIGINT) == INTERRUPTED
+    assert run.ends_by(number) == INTERRUPTED
     assert psutil.wait_procs(family, timeout=LIMIT)[1] == []
     assert any(line.startswith("interrupted") for line in run.lines), run.lines
 
@@ -242,13 +245,3 @@ def test_a_coordinator_whose_run_waits_in_the_queue_ends_at_the_first_signal_and
     assert running.ends_by(signal.SIGINT) == INTERRUPTED
     assert interrupted_and_resumable(running, tmp_path / "running"), running.lines
     assert list(federation.startup_kits["north"].glob("runs/*/checkpoint/round-*/worker0.json"))
-
-
-def test_a_rehearsal_whose_places_have_not_come_yet_ends_at_the_first_signal_with_all_of_them(
-    start: Callable[..., Command],
-) -> None:
-    run = start(*LONG, "--runtime", "nvflare")
-    run.until(lambda: len(run.family()) >= 3, "the processes of the server and of two sites")
-    family = run.family()
-    assert run.ends_by(signal.SIGTERM) == INTERRUPTED
-    assert psutil.wait_procs(family, timeout=LIMIT)[1] == []

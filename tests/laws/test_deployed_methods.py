@@ -2,6 +2,7 @@
 method."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedgat_exchange": ("fedgat", {"later": "exchange"}),
     "attention_sums_masked": ("attention_sums", {"exchange": "secure"}),
     **{f"{name}_secure": (name, {"aggregation": "secure"}) for name in SECURE},
+    **({"fedgcn_encrypted": ("fedgcn", {"exchange": "encrypted"})} if find_spec("tenseal") else {}),
 }
 NAMES = list(RUNS)
 

@@ -741,16 +741,6 @@ def test_every_item_of_a_paper_is_made_of_runs_that_can_be_asked_for(name: str, 
             assert not isinstance(item, Curves) or len(item.metrics) == 1
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_every_row_of_a_record_is_one_of_its_paper(name: str) -> None:
-    path = Path(__file__).parents[2] / f"benchmarks/results/reproduce_{name}.json"
-    items = find_paper(name).by_name
-    for recorded in json.loads(path.read_text())["items"]:
-        item = items[recorded["item"]]
-        assert (recorded["kind"], recorded["title"]) == (item.kind, item.title)
-        assert [row["label"] for row in recorded["rows"]] == [row.label for row in item.rows], item.name
-
-
 def test_the_quick_version_of_fedgcn_on_cora_runs_on_the_real_data(real_data: Path, own_folder: Path) -> None:
     (item,) = reproduce("fedgcn", "cora", quick=True, data_dir=real_data, out="r").items
     means = {row["label"]: row["ours"]["accuracy"]["mean"] for row in item["rows"]}
