@@ -258,6 +258,7 @@ def test_stacked_forecasters_and_the_graph_network_are_compared_before_they_are_
     assert counted["gflops_of_the_equations"] > counted["gflops"]
 
 
+@pytest.mark.on_demand
 def test_fedgats_vectors_are_its_direct_evaluation_before_either_is_timed(tmp_path: Path) -> None:
     found = run("fedgat", tmp_path / "fedgat.json")
     assert found["float64_logits_differ_by"] <= 1e-8
@@ -325,6 +326,7 @@ def test_the_record_of_the_balanced_policy_compares_every_duration_with_full_bat
     assert all(case["seconds"] > 0 for case in cases.values())
 
 
+@pytest.mark.on_demand
 def test_slower_machines_measure_more_seconds_in_the_record_of_unequal_machines(tmp_path: Path) -> None:
     record = run("fedgraph_machines", tmp_path / "machines.json")
     factors = [machine["factor"] for machine in record["machines"]]
