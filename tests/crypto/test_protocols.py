@@ -64,8 +64,7 @@ def shares_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 PAIRS = st.integers(1, 32).flatmap(
     lambda bits: st.tuples(
-        st.just(bits),
-        st.lists(st.tuples(*[st.integers(0, 2**bits - 1)] * 2), max_size=40),
+        st.just(bits), st.lists(st.tuples(*[st.integers(0, 2**bits - 1)] * 2), max_size=40)
     )
 )
 

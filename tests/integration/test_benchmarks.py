@@ -311,9 +311,7 @@ def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
         assert 0 <= case["value"] <= 1
 
 
-def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(
-    tmp_path: Path,
-) -> None:
+def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(tmp_path: Path) -> None:
     cases = run("fedgraph_settings", tmp_path / "settings.json")["cases"]
     assert {case["settings"]["first_degrees"] for case in cases.values()} == {"all", "internal"}
     assert all(0 <= case["accuracy"]["mean"] <= 100 for case in cases.values())

@@ -30,10 +30,7 @@ TIMING = Timing(beat=1.0, give_up=20.0, deadline=60.0, patience=120.0)
 PROGRAMS = "operator_programs"
 #: What the operator of south says. The server and north forbid nothing; they allow other people's programs.
 RULES = {
-    "south": [
-        *("--methods", "FedAvg, fedgcn, local"),
-        *("--forbid", "lr=.250", "--forbid", "patience=none"),
-    ],
+    "south": [*("--methods", "FedAvg, fedgcn, local"), *("--forbid", "lr=.250", "--forbid", "patience=none")],
     "north": ["--allow", PROGRAMS],
     "server": ["--allow", PROGRAMS],
 }

@@ -60,14 +60,7 @@ COMMANDS = {
 }
 #: The files of each kind of folder whose tampering is not tested with another kind.
 FILES = {
-    "run": (
-        "manifest.json",
-        "overview.json",
-        "metrics.jsonl",
-        "ledger.json",
-        "result.json",
-        "audit.json",
-    ),
+    "run": ("manifest.json", "overview.json", "metrics.jsonl", "ledger.json", "result.json", "audit.json"),
     "open": ("manifest.json", "checkpoint/round-00000003/local.json"),
     "comparison": ("manifest.json", "comparison.json"),
     "open-comparison": ("manifest.json",),

@@ -106,10 +106,7 @@ def test_values_of_options_are_printed_without_control_characters(
 )
 @pytest.mark.parametrize("arguments", [["doctor"], ["data", "list"], [*RUN, "--data", "cora"]])
 def test_the_environment_is_printed_without_control_characters(
-    variable: str,
-    arguments: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    variable: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(variable, HOSTILE.replace("\x00", ""))
     assert not FORBIDDEN.search(printed(arguments, capsys))

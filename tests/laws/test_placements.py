@@ -45,10 +45,7 @@ def settings_of(name: str) -> dict:
 
 @pytest.mark.parametrize(
     ("sparse", "preset"),
-    [
-        pytest.param(True, PRESETS[0], id="sparse"),
-        pytest.param(False, PRESETS[1], id="dense, paper"),
-    ],
+    [pytest.param(True, PRESETS[0], id="sparse"), pytest.param(False, PRESETS[1], id="dense, paper")],
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse, preset):

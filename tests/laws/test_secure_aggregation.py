@@ -278,8 +278,7 @@ def test_links_that_one_client_scores_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "noun"),
-    [(slice(0, 86), "training readings"), (slice(95, 120), "test readings")],
+    ("steps", "noun"), [(slice(0, 86), "training readings"), (slice(95, 120), "test readings")]
 )
 @pytest.mark.parametrize("name", [name for name in FORECASTERS if sums(name)])
 def test_readings_of_one_sensor_are_refused(name: str, steps: slice, noun: str) -> None:

@@ -315,7 +315,7 @@ def test_a_round_in_which_nobody_has_a_training_node_changes_nothing():
     assert 1 < len(set(losses)) < len(losses), "it trains in some rounds and stands still in the others"
 
 
-@pytest.mark.parametrize("name", ["fedavg", "lumos", "sapgnn"])
+@pytest.mark.parametrize("name", ["fedavg", "lpgnn", "lumos", "naive_fedgnn", "sapgnn"])
 def test_no_training_node_anywhere_is_refused_before_training(name):
     world = make_world()
     none = np.zeros_like(world.split.train)

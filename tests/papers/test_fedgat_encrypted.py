@@ -524,11 +524,7 @@ def test_with_a_cap_message_and_direct_evaluation_are_one(layers: int) -> None:
     world = small_world()
     message, direct, every = (
         by_node(run_local("fedgat", world, layers=layers, **how)[0], world)
-        for how in (
-            {"max_neighbours": 2},
-            {"max_neighbours": 2, "evaluation": "direct"},
-            {},
-        )
+        for how in ({"max_neighbours": 2}, {"max_neighbours": 2, "evaluation": "direct"}, {})
     )
     assert torch.allclose(message, direct, rtol=0, atol=1e-8)
     assert float((message - every).abs().max()) > 1e-3

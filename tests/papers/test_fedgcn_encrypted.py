@@ -242,10 +242,7 @@ def test_every_client_decrypts_its_own_sums_and_is_sent_no_others():
 
 
 @given(
-    clients=st.integers(1, 5),
-    seed=st.integers(0, 10**6),
-    rows=st.integers(1, 5),
-    only_owners=st.booleans(),
+    clients=st.integers(1, 5), seed=st.integers(0, 10**6), rows=st.integers(1, 5), only_owners=st.booleans()
 )
 def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, seed, rows, only_owners):
     rng = np.random.default_rng(seed)

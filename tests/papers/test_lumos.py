@@ -210,9 +210,7 @@ def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str)
 
 @TASKS
 @pytest.mark.slow
-def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(
-    run: Run,
-) -> None:
+def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(run: Run) -> None:
     """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
     _, fed = run(rounds=2, aggregation="secure", protocols="real", balancer="greedy")
     assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {

@@ -212,14 +212,6 @@ def test_a_node_at_several_clients_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_training_node_is_refused(name: str) -> None:
-    world = make_world()
-    split = replace(world.split, train=np.zeros_like(world.split.train))
-    with pytest.raises(InputError, match="no client has a training node"):
-        run_local(name, World(world.graph, split, world.partition))
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_features_of_another_width_are_refused(name: str) -> None:
     world, method = make_world(), get_method(name)
     fed = stacked(3)

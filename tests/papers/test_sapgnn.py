@@ -25,12 +25,7 @@ from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import all_rows, prepare
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.config import LayerForm
-from graphfed.methods.sapgnn.layers import (
-    initial_global,
-    initial_local,
-    neighbour_features,
-    pass_rows,
-)
+from graphfed.methods.sapgnn.layers import initial_global, initial_local, neighbour_features, pass_rows
 from graphfed.nn import maxpool
 from graphfed.nn.layers import _inverted
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima

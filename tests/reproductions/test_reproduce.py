@@ -651,9 +651,7 @@ def test_whatever_ends_the_caller_ends_every_process_and_what_it_ran_is_saved(
         assert not (run / ".lock").exists()
 
 
-def test_a_process_that_is_killed_is_reported_and_what_the_others_ran_is_saved(
-    own_folder: Path,
-) -> None:
+def test_a_process_that_is_killed_is_reported_and_what_the_others_ran_is_saved(own_folder: Path) -> None:
     toy = paper_of(small(rounds=1000000, checkpoint_every=0.2))
     runs = [own_folder / "r/small" / name for name in ("averaging-seed0", "one hop-seed0")]
 
