@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-all test-papers test-rest lint bench docs notebooks clean
+.PHONY: help demo test test-all test-papers lint bench docs notebooks clean
 
 help:
 	@echo "make demo   train on the digits graph and compare: isolated, fedavg, fedgcn, central; three seeds each"
@@ -26,11 +26,9 @@ PYTEST := $(BIN)/python -m pytest -rs --dist loadfile --no-loadscope-reorder
 test: lint
 	@$(PYTEST) -n logical --maxprocesses 4
 
-# Deployments wait more than they compute: three at a time on two processors.
-test-rest: $(READY)
-	@$(PYTEST) -n 3 --tier 2
-
-test-all: test test-rest
+# Both tiers in one run: deployments wait more than they compute, and the first tier computes meanwhile.
+test-all: lint
+	@$(PYTEST) -n 3 --tier 1,2
 
 test-papers: $(READY)
 	@$(PYTEST) -n 2 --tier 3

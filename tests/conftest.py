@@ -3,10 +3,15 @@
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+
+# Tests start hundreds of processes, each of which would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Before torch starts its threads: one that waits sleeps instead of spinning, which costs minutes when busy.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -6,8 +6,6 @@ import pkgutil
 import re
 from pathlib import Path
 
-import pytest
-
 import graphfed
 
 PACKAGE = Path(graphfed.__file__).parent
@@ -131,28 +129,6 @@ def test_public_functions_name_their_arguments_their_result_and_what_they_raise(
     assert lacking == {}
     assert checked >= API - {"graphfed.federation.core"}
     assert "graphfed.federation.core.Federation.gather" in checked
-
-
-SECTIONS = {
-    "Args": "    Args:\n        x: A number.",
-    "Returns": "    Returns:\n        The sum.",
-    "Raises": "    Raises:\n        ValueError: Always.",
-}
-
-
-@pytest.mark.parametrize(
-    ("section", "lacks"), [("Args", "Args: x"), ("Returns", "Returns"), ("Raises", "Raises: ValueError")]
-)
-def test_what_a_docstring_does_not_say_is_noticed(section: str, lacks: str) -> None:
-    def add(sections: list[str]) -> Function:
-        text = "\n\n".join(["Add.", *sections])
-        source = f'def add(x: int) -> int:\n    """{text}\n    """\n    raise ValueError(x)\n'
-        ((_, function),) = public(ast.parse(source))
-        assert isinstance(function, ast.FunctionDef)
-        return function
-
-    assert missing(add([*SECTIONS.values()])) == []
-    assert missing(add([text for name, text in SECTIONS.items() if name != section])) == [lacks]
 
 
 def test_an_exception_that_the_function_itself_catches_is_not_raised() -> None:

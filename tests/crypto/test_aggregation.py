@@ -688,22 +688,6 @@ def answer_of(program: str) -> str:
     return done.stdout
 
 
-def test_without_the_library_the_ideal_form_runs_and_the_real_one_says_what_to_install() -> None:
-    program = """
-import sys
-sys.modules["cryptography"] = None
-from graphfed.errors import InputError
-from graphfed.crypto.aggregation.client import Client, IdealClient
-from graphfed.crypto.aggregation.terms import Terms
-IdealClient(Terms.usual("", 3), 0).advertise()
-try:
-    Client(Terms.usual("", 3), 0).advertise()
-except InputError as error:
-    print(error)
-"""
-    assert "not installed; install it: pip install '.[secure]'" in answer_of(program)
-
-
 @pytest.mark.slow
 def test_averaging_methods_load_no_cryptography_until_they_are_asked_to() -> None:
     program = """

@@ -64,8 +64,7 @@ def shares_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 PAIRS = st.integers(1, 32).flatmap(
     lambda bits: st.tuples(
-        st.just(bits),
-        st.lists(st.tuples(*[st.integers(0, 2**bits - 1)] * 2), max_size=40),
+        st.just(bits), st.lists(st.tuples(*[st.integers(0, 2**bits - 1)] * 2), max_size=40)
     )
 )
 
@@ -91,6 +90,15 @@ def test_only_less_is_opened_at_half_the_bits_of_the_opening(case: Any) -> None:
     opening = bytes_of_opening_less(len(pairs))
     assert opening == TAG_BYTES + math.ceil(len(pairs) / 8)
     assert cost == tuple(size + opening for size in bytes_of_comparison(len(pairs), bits))
+
+
+def test_every_pair_of_up_to_6_bits_compares_as_numbers_do() -> None:
+    for bits in range(1, 7):
+        x, y = (numbers.ravel() for numbers in np.meshgrid(*[np.arange(2**bits, dtype=np.uint32)] * 2))
+        local, remote, _ = together(
+            lambda s, x=x, b=bits: compare(s, x, b), lambda s, y=y, b=bits: compare(s, y, b)
+        )
+        assert local.tolist() == remote.tolist() == np.sign(x.astype(int) - y).tolist()
 
 
 def test_a_session_compares_again_and_again_and_in_more_than_one_wave(

@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from graphfed.crypto.sharing import (
-    additive_shares,
-    decode,
-    encode,
-)
+from graphfed.crypto.sharing import additive_shares, decode, encode
 from graphfed.errors import InputError
 
 WORDS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8)

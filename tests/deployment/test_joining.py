@@ -20,13 +20,7 @@ from graphfed.data.partitions.partition import partition
 from graphfed.data.sensors.windows import TimeSplit
 from graphfed.deployment import participant
 from graphfed.deployment.deploy import deploy, request
-from graphfed.deployment.participant import (
-    _accept_agreed,
-    _accepted,
-    _agree,
-    _check_same,
-    _data_digest,
-)
+from graphfed.deployment.participant import _accept_agreed, _accepted, _agree, _check_same, _data_digest
 from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort, save_cohort
@@ -466,9 +460,7 @@ def site_data(label: int | None = None) -> ClientData:
     return ClientData(make_cohort(graph, split, partition(graph, "random", 1, 0), [0]), SCHEMA)
 
 
-def test_a_sites_digest_distinguishes_data_and_reveals_nothing_without_its_secret(
-    tmp_path: Path,
-) -> None:
+def test_a_sites_digest_distinguishes_data_and_reveals_nothing_without_its_secret(tmp_path: Path) -> None:
     here, there = Place("north", tmp_path / "a"), Place("north", tmp_path / "b")
     first = _data_digest(GRAPHS.arrays(site_data()), here)
     assert first == _data_digest(GRAPHS.arrays(site_data()), here)

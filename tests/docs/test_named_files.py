@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("benchmarks", "docker", "docs", "examples", "graphfed", "scripts", "tests")
 ENDINGS = {".py", ".md", ".toml", ".txt", ".jinja", ".rst", ".yaml", ".css", ""}
@@ -43,17 +41,3 @@ def test_no_text_names_a_file_that_is_not_in_the_repository() -> None:
         if (names := missing(path.read_text(errors="replace"), path.parent))
     }
     assert gone == {}
-
-
-@pytest.mark.parametrize(
-    "text", ["see " + "notes" + ".md 1.4", "`tests/" + "laws/test_nothing.py`", "docs/nothing" + ".md, and"]
-)
-def test_a_file_that_is_not_there_is_noticed(text: str) -> None:
-    assert len(missing(text, ROOT)) == 1
-
-
-def test_files_that_are_there_are_found_from_the_root_the_docs_and_their_own_folder() -> None:
-    assert (
-        missing("`README.md`, docs/data.md, data.md and tests/docs/test_named_files.py", ROOT / "docs")
-        == set()
-    )

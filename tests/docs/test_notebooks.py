@@ -2,7 +2,6 @@
 
 `make notebooks` (scripts/notebooks.py) writes them."""
 
-import copy
 import math
 import re
 import subprocess
@@ -113,40 +112,6 @@ def test_a_notebook_says_nothing_of_the_machine_and_the_time_of_its_execution(na
     assert notebook.metadata == METADATA
     assert all(cell.metadata == {} for cell in notebook.cells)
     assert OF_THIS_MACHINE.findall(text_of(notebook)) == []
-
-
-def test_a_pair_out_of_step_is_noticed() -> None:
-    script, notebook = read_script(FOLDER / "lumos.py"), read("lumos")
-    other = copy.deepcopy(notebook)
-    other.cells[3].source += "\nprint(1)"
-    assert len(out_of_step(script, other)) == 1
-    del other.cells[-1]
-    assert "cells and" in out_of_step(script, other)[-1]
-
-
-def test_a_cell_that_was_not_executed_or_failed_is_noticed() -> None:
-    notebook = read("lumos")
-    first, second, *_ = (cell for cell in notebook.cells if cell.cell_type == "code")
-    first.execution_count, second.execution_count = 2, 1
-    assert "order" in not_executed(notebook)[0]
-    first.execution_count, second.execution_count = 1, 2
-    second.outputs = [nbformat.v4.new_output("error", ename="E", evalue="no", traceback=[])]
-    assert not_executed(notebook) == ["no"]
-    second.outputs = [nbformat.v4.new_output("stream", name="stderr", text="a warning")]
-    assert not_executed(notebook) == ["a warning"]
-
-
-@pytest.mark.parametrize("text", ["in /tmp/x1/run", "<object at 0x7f32c0ffee00>", "2026-01-31T12:00:01"])
-def test_a_path_an_address_and_a_time_are_noticed(text: str) -> None:
-    assert OF_THIS_MACHINE.search(text)
-
-
-def test_another_word_number_or_line_is_noticed() -> None:
-    assert differing("accuracy 0.81, 1,000 bytes", "accuracy 0.82, 1,020 bytes") == []
-    assert len(differing("accuracy 0.81", "accuracy 0.75")) == 1
-    assert len(differing("1,000 bytes", "1,200 bytes")) == 1
-    assert len(differing("lumos 1\nlpgnn 2", "lpgnn 1\nlumos 2")) == 2
-    assert differing("one", "one\ntwo") == ["1 lines and 2"]
 
 
 @pytest.mark.slow

@@ -77,24 +77,6 @@ def test_every_statement_that_a_papers_modules_cite_is_on_its_page(paper: str) -
     assert missing == {}
 
 
-def test_citations_are_read_with_their_ranges_and_those_of_other_works_are_left_out() -> None:
-    assert cited("as in Eq. (26), Eqs. (4)-(6) and Alg. 1, l. 9; Thm 3, v2") == {
-        *("Eq 26", "Eq 4", "Eq 5", "Eq 6"),
-        *("Algorithm 1", "Theorem 3"),
-    }
-    assert cited("Eqs. (12) to (14); Algorithms 1 and 2; Algs. 1 and 3") == {
-        *("Eq 12", "Eq 13", "Eq 14"),
-        *("Algorithm 1", "Algorithm 2", "Algorithm 3"),
-    }
-    assert cited("the walk of Li et al. 2018, Eq. 2") == set()
-    assert cited("Adam (Kingma and Ba 2015, Alg. 1) and Eq. 2 of Li et al. (2018)") == set()
-
-
-def test_a_page_states_what_its_tags_headings_and_theorems_number() -> None:
-    page = "$$ x \\tag{26} $$\n\n### Algorithm 1: cover\n\nas Algorithm 9 does. **Theorem 3.** It holds."
-    assert stated(page) == {"Eq 26", "Algorithm 1", "Theorem 3"}
-
-
 # ---- the results on the page -------------------------------------------------------------------------------
 
 

@@ -376,11 +376,7 @@ DAMAGED = {
     "an id twice": ("id", lambda a: at(1, a[0])(a), "its rows are not sorted by client and id"),
     "an id below zero": ("id", at(0, -1), "its rows are not sorted by client and id"),
     "a label beyond the classes": ("y", at(0, 3), "a label is beyond its 3 classes"),
-    "a label to train on that is unknown": (
-        "y",
-        lambda a: a * 0 - 1,
-        "a node without a label is in a part",
-    ),
+    "a label to train on that is unknown": ("y", lambda a: a * 0 - 1, "a node without a label is in a part"),
     "a node without an owner": ("owners", at(0, 0), "a node has no owner"),
     "weights of some edges": ("cross_weight", None, "it has the weights of some edges only"),
     "a weight of zero": ("edge_weight", at(0, 0), "the weight of an edge is not a positive number"),

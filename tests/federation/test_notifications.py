@@ -58,9 +58,7 @@ def check(fed: Federation, received: PairList, selected: PairList, here: Sequenc
 
 
 @given(notifications())
-def test_in_one_process_exactly_the_selected_pairs_are_notified(
-    case: Case,
-) -> None:
+def test_in_one_process_exactly_the_selected_pairs_are_notified(case: Case) -> None:
     n, rows_of_pairs, selected, workers = case
     for placement in ([tuple(range(n))], [(k,) for k in range(n)], workers):
         fed = Federation(placement)
@@ -69,9 +67,7 @@ def test_in_one_process_exactly_the_selected_pairs_are_notified(
 
 @given(notifications())
 @settings(max_examples=30)
-def test_in_separate_processes_the_same_pairs_are_notified(
-    case: Case,
-) -> None:
+def test_in_separate_processes_the_same_pairs_are_notified(case: Case) -> None:
     _, rows_of_pairs, selected, workers = case
     done = run_apart(workers, lambda fed: notified(fed, rows_of_pairs, selected))
     for h, (received, fed) in done.items():

@@ -60,9 +60,7 @@ def lengths(content: list[Any], workers: list[tuple[int, ...]]) -> list[int]:
 
 @settings(max_examples=40)
 @given(st.lists(JSON, min_size=3, max_size=3))
-def test_the_server_has_every_workers_report_in_order_in_every_placement(
-    content: list[Any],
-) -> None:
+def test_the_server_has_every_workers_report_in_order_in_every_placement(content: list[Any]) -> None:
     together = Federation(WORKERS)
     apart = run_apart(WORKERS, lambda fed: say(fed, content))
     assert say(together, content) == apart[SERVER_INDEX][0] == content
@@ -202,16 +200,10 @@ def test_control_that_is_not_json_is_an_error_at_the_worker() -> None:
     [
         ([1], "list where named values are expected"),
         ({"stop": True, "roster": None}, "no value 'round' where int is expected"),
-        (
-            {"stop": True, "round": 1, "roster": None, "a\x1b[2J": 1},
-            r"'a\\x1b\[2J' = 1 where nothing",
-        ),
+        ({"stop": True, "round": 1, "roster": None, "a\x1b[2J": 1}, r"'a\\x1b\[2J' = 1 where nothing"),
         ({"stop": 1, "round": 1, "roster": None}, "'stop' = 1 where bool is expected"),
         ({"stop": True, "round": True, "roster": None}, "'round' = True where int is expected"),
-        (
-            {"stop": True, "round": -1, "roster": None},
-            "'round' = -1 where a number of at least 0",
-        ),
+        ({"stop": True, "round": -1, "roster": None}, "'round' = -1 where a number of at least 0"),
         ({"stop": True, "round": 1, "roster": 5}, r"'roster' = 5 where str \| None is expected"),
         ({"stop": True, "round": 1, "roster": "e"}, "'roster' = 'e' where bits of the 3 clients"),
         ({"stop": True, "round": 1, "roster": "\u0663\u0664"}, "'roster' = .* where bits of the 3 clients"),

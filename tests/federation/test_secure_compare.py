@@ -555,11 +555,7 @@ def test_rows_that_are_not_one_for_each_pair_are_refused() -> None:
 @pytest.mark.parametrize(
     ("numbers", "bits", "message"),
     [
-        (
-            (300, 1),
-            8,
-            "client 0 has a number that takes 9 bits, but numbers to compare must",
-        ),
+        ((300, 1), 8, "client 0 has a number that takes 9 bits, but numbers to compare must"),
         ((1, -4), 8, "client 1 has a number that is negative"),
         ((1, 1), 33, "numbers of 33 bits cannot be compared; use 1 to 32"),
         ((1, 1), 0, "numbers of 0 bits"),

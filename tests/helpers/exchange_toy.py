@@ -151,7 +151,7 @@ METHOD = Method(
             "toy/embeddings/grad": "Their gradients.",
             "model": "Weights.",
             "model/grad": "Their gradients.",
-        },
+        }
     ),
     defaults={"dropout": 0.0},
 )

@@ -80,11 +80,5 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
-    sends=Sent(
-        messages={
-            "toy/ends": "Ids.",
-            "toy/features": "Features.",
-            "toy/weights": "Weights.",
-        },
-    ),
+    sends=Sent(messages={"toy/ends": "Ids.", "toy/features": "Features.", "toy/weights": "Weights."}),
 )

@@ -79,7 +79,7 @@ METHOD = Method(
         messages={
             "model": "The share, from the server to every site.",
             "slope": "The slope of a site's error, which the server reads.",
-        },
+        }
     ),
     defaults={"rounds": 12, "lr": 0.01},
 )

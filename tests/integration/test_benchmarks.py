@@ -4,13 +4,12 @@ Sizes are tiny and no time is looked at.
 """
 
 import json
-import os
-import subprocess
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
@@ -20,11 +19,11 @@ BENCHMARKS = ROOT / "benchmarks"
 
 def run(name: str, out: Path, *options: str) -> dict[str, Any]:
     """The result file of one benchmark at its tiny size."""
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--tiny", "--out", str(out), *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("GRAPHFED_DATA", None)
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GRAPHFED_DATA", raising=False)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.syspath_prepend(str(BENCHMARKS))
+        import_module(name).main(["--tiny", "--out", str(out), *options])
     result: dict[str, Any] = json.loads(out.read_text())
     return result
 
@@ -73,24 +72,18 @@ def test_dropping_cross_client_edges_makes_fedavg_steps_smaller_and_fedgcn_keeps
     assert gcn[-1] == cases["fedgcn K=1, 1 step"]["step"]["edge_entries"][-1]
 
 
+@pytest.mark.on_demand
 def test_the_exchange_of_separate_graphs_is_empty_in_the_measurement_of_dense_graphs(tmp_path: Path):
     result = run("dense_graph", tmp_path / "dense.json", "--cases", "fedavg, countries", "fedgcn, countries")
     assert result["cases"]["fedgcn, countries"]["setup_mb"] == 0
     assert result["ratios"]["countries"]["sent"] == 1
 
 
-def test_a_difference_between_the_sides_stops_a_benchmark():
-    probe = (
-        "import torch, measure\n"
-        "ours, reference = ({'w': torch.tensor([x])} for x in (1.0, 1.1))\n"
-        "measure.assert_equal('two sides', ours, reference)"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}"}
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 1
-    assert "two sides: weights differ by 1.00e-01" in done.stderr
+def test_a_difference_between_the_sides_stops_a_benchmark(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    ours, reference = ({"w": torch.tensor([x])} for x in (1.0, 1.1))
+    with pytest.raises(AssertionError, match=r"two sides: weights differ by 1\.00e-01"):
+        import_module("measure").assert_equal("two sides", ours, reference)
 
 
 @pytest.mark.on_demand
@@ -123,6 +116,7 @@ def test_the_comparison_of_methods_has_the_mean_and_deviation_of_each(tmp_path: 
     assert all(0 < figure["mean"] < 100 and figure["std"] >= 0 for figure in found["accuracy"].values())
 
 
+@pytest.mark.on_demand
 def test_personalised_accuracies_are_of_the_settings_that_validation_chose(tmp_path: Path) -> None:
     found = run("personalised", tmp_path / "personalised.json")
     rows = found["methods"]
@@ -151,6 +145,7 @@ def test_halo_ends_with_the_accuracy_of_central_training(tmp_path: Path) -> None
     assert rows["halo"]["setup_mb"] > rows["fedavg"]["setup_mb"]
 
 
+@pytest.mark.on_demand
 def test_audits_of_baselines_fedgcn_and_lumos_have_a_finding_of_every_attack(tmp_path: Path) -> None:
     cases = run("audits", tmp_path / "audits.json", "baselines")["cases"]
     assert all("membership" in case for case in cases.values())
@@ -217,18 +212,15 @@ def test_the_ways_of_a_deployment_bring_back_every_byte_before_they_are_compared
     assert set(found["rounds"]["fedavg"]["milliseconds"]) == {"one at a time", "processes", "nvflare"}
 
 
-def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments() -> None:
+def test_a_byte_that_comes_back_changed_stops_the_benchmark_of_deployments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("nvflare", reason="nvflare is not installed: pip install '.[deploy]'")
-    probe = (
-        "from deployment_places import _timed\n"
-        "_timed(lambda message, key: [message, message[:-1] + b'?'], 8, 0, 20, 'trip')"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}"}
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 1
-    assert "other bytes came back" in done.stderr
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    with pytest.raises(AssertionError, match="other bytes came back"):
+        import_module("deployment_places")._timed(
+            lambda message, key: [message, message[:-1] + b"?"], 8, 0, 20, "trip"
+        )
 
 
 @pytest.mark.on_demand
@@ -272,6 +264,7 @@ def test_stacked_forecasters_and_the_graph_network_are_compared_before_they_are_
     assert counted["gflops_of_the_equations"] > counted["gflops"]
 
 
+@pytest.mark.on_demand
 def test_fedgats_vectors_are_its_direct_evaluation_before_either_is_timed(tmp_path: Path) -> None:
     found = run("fedgat", tmp_path / "fedgat.json")
     assert found["float64_logits_differ_by"] <= 1e-8
@@ -299,6 +292,7 @@ def test_three_clients_of_fedgraph_predict_what_one_does_before_their_rounds_are
         assert row["modelled_ms"]["constant"] < row["modelled_ms"]["full"]
 
 
+@pytest.mark.on_demand
 def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_them(tmp_path: Path) -> None:
     cases = run("audits", tmp_path / "audits.json", "messages")["cases"]
     for name in ("fedgat_vector", "fedgat_matrix", "fedgat_drop_single"):
@@ -310,6 +304,7 @@ def test_the_attacks_on_unprotected_messages_find_everything_and_noise_stops_the
     assert all(found["details"]["recovered"] == 0 for found in noised)
 
 
+@pytest.mark.on_demand
 @pytest.mark.parametrize("method", ["cnfgnn", "fedgraph"])
 def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
     method: str, tmp_path: Path
@@ -322,9 +317,7 @@ def test_the_audits_of_papers_have_a_figure_and_the_one_without_information(
         assert 0 <= case["value"] <= 1
 
 
-def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(
-    tmp_path: Path,
-) -> None:
+def test_the_record_of_fedgraphs_settings_has_both_degrees_of_the_first_layer(tmp_path: Path) -> None:
     cases = run("fedgraph_settings", tmp_path / "settings.json")["cases"]
     assert {case["settings"]["first_degrees"] for case in cases.values()} == {"all", "internal"}
     assert all(0 <= case["accuracy"]["mean"] <= 100 for case in cases.values())
@@ -337,6 +330,7 @@ def test_the_record_of_the_balanced_policy_compares_every_duration_with_full_bat
     assert all(case["seconds"] > 0 for case in cases.values())
 
 
+@pytest.mark.on_demand
 def test_slower_machines_measure_more_seconds_in_the_record_of_unequal_machines(tmp_path: Path) -> None:
     record = run("fedgraph_machines", tmp_path / "machines.json")
     factors = [machine["factor"] for machine in record["machines"]]

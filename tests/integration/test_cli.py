@@ -86,20 +86,12 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
     [
         ("run fedavgg", "did you mean 'fedavg'"),
         ("run", "no method was given"),
-        ("run fedavg --data coraa", "did you mean 'cora'"),
-        ("run fedavg --partition radnom", "did you mean 'random'"),
         ("run fedavg --clinets 3", "--clients"),
         ("run fedavg --clients 5000", "cannot be partitioned among 5000 clients"),
         ("run fedavg --clients many", "'many' is not a whole number"),
-        ("run fedavg --rounds 0", "rounds=0"),
         ("run fedavg --set lr=-1", "lr=-1"),
-        ("run fedavg --set lrr=1", "did you mean 'lr'"),
         ("run fedavg --set lr", "key=value"),
-        ("run fedavg --set partition.betta=1", "did you mean 'partition.beta'"),
-        ("run fedavg --split publc", "did you mean 'public'"),
-        ("run fedavg --workers 3", "workers=3 has no use with runtime 'local'"),
         ("run fedavg --startup-kit none", "none is not a startup kit"),
-        ("run fedavg --device cuda:99", "cuda:99"),
         ("run fedavg --config none.yaml", "none.yaml cannot be read"),
         ("run fedavg --data-dir none", "none does not exist"),
         ("run fedavg fedgcn", "fedgcn"),
@@ -120,10 +112,7 @@ def test_the_command_line_wins_over_the_config_file(capsys: pytest.CaptureFixtur
         ("audit nowhere", "there is no folder nowhere"),
         ("run bank/bank.yaml", "pass it with --config FILE"),
         ("run fedavg --data /", "data '/' is a folder; name a file in it"),
-        ("compare fedavg --set mu=1", "mu is a setting of runs with rule fedprox"),
         ("data list --data-dir none", "none does not exist"),
-        ("run fedavg --threads 99999999999", "threads=99999999999"),
-        ("run fedavg --data social --set data.num_nodes=100000000000", "data.num_nodes=100000000000"),
         (f"run fedavg --seed {'9' * 5001}", "is not a whole number"),
         (f"run fedavg --out {'x' * 300}", "File name too long"),
         ("run fedavg --out new/deep/.. --clients 5000", "5000 clients"),
@@ -243,24 +232,13 @@ def stopped(arguments: list[str], number: int, after: str) -> tuple[int, str]:
         return process.wait(), rest
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("runtime", ["local", "processes"])
+@pytest.mark.parametrize(("runtime", "number"), [("local", signal.SIGINT), ("processes", signal.SIGTERM)])
 @pytest.mark.slow
 def test_stopping_a_run_saves_it_exits_130_and_says_in_one_line_how_to_go_on(
     number: int, runtime: str, own_folder: Path
 ) -> None:
-    arguments = [
-        "run",
-        "fedavg",
-        "--clients",
-        "2",
-        "--rounds",
-        "1000000",
-        "--set",
-        "patience=null",
-        "--runtime",
-        runtime,
-    ]
+    arguments = ["run", "fedavg", "--clients", "2", "--rounds", "1000000", "--set", "patience=null"]
+    arguments += ["--runtime", runtime]
     code, content = stopped([*arguments, "--out", "deep/run"], number, "accuracy")
     assert code == 130
     assert [line for line in content.splitlines() if "round" not in line] == [
@@ -287,18 +265,15 @@ def test_stopping_before_training_leaves_nothing_behind(
     assert list(own_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
-def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(
-    number: int, own_folder: Path
-) -> None:
+def test_stopping_a_comparison_keeps_its_finished_runs_and_the_one_to_go_on_with(own_folder: Path) -> None:
     Path("long.yaml").write_text(
         "method: fedgcn\nlabel: long\nrounds: 1000000\nset: {hops: 0, patience: null}\n"
     )
     arguments = ["compare", "fedavg", "--config", "long.yaml", "--clients", "2", "--seeds", "0"]
     Path("short.yaml").write_text("set: {fedavg.rounds: 2}\n")
     code, content = stopped(
-        [*arguments, "--config", "short.yaml", "--out", "table"], number, "long, seed 0: round"
+        [*arguments, "--config", "short.yaml", "--out", "table"], signal.SIGTERM, "long, seed 0: round"
     )
     assert code == 130
     assert "interrupted; go on with: graphfed resume table" in content

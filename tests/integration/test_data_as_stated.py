@@ -14,7 +14,6 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import KarateClub
 
 import graphfed
-from graphfed.cli import main
 from graphfed.data.graphs.graph import make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.data.user_files.pyg_files import from_pyg
@@ -167,18 +166,6 @@ def test_inspect_checks_a_method_on_the_partition_that_a_run_of_it_has() -> None
     # The message of each case names its own fix.
     assert "use 'ego'" in inspect("digits", clients=5, partition="random").methods["lumos"]
     assert inspect("digits", partition="ego").methods["lumos"] is None
-
-
-@pytest.mark.parametrize("host", ["[2001:db8::5]", "2001:db8::5"])
-def test_an_ipv6_address_is_refused_as_such(
-    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "p.yaml"
-    assert main(["site", "init", "--sites", "a,b", "--server", f"{host}:8002", "--out", str(file)]) == 2
-    assert (
-        "looks like an IPv6 address, and the server listens at IPv4 addresses only" in capsys.readouterr().err
-    )
-    assert not file.exists()
 
 
 def test_sensors_without_a_reading_to_train_on_are_said(tmp_path: Path) -> None:

@@ -13,11 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import graphfed
 from graphfed.cli import main
-from graphfed.cli.output import summary
 from graphfed.errors import DONE, UNUSABLE
-from graphfed.runs.run import Result
 
 pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
 
@@ -89,39 +86,6 @@ def run_name(trained: Path) -> str:
 def ids(path: Path) -> list[str]:
     with path.open() as file:
         return [row["customer"] for row in csv.DictReader(file)]
-
-
-def test_it_has_the_metrics_of_a_run_on_all_banks_files(
-    trained: Path, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The banks never show each other a file; who has all of them, and their key, gets the same numbers."""
-    monkeypatch.setenv("GRAPHFED_CLIENTS_KEY", KEY)
-    together = graphfed.run("sapgnn", data=data / "banks.yaml", out=False, **SETTINGS)
-    apart = json.loads((trained / "result.json").read_text())
-    assert apart["best_round"] == together.best_round
-    assert apart["test"] == pytest.approx(together.test, abs=1e-5)
-    assert apart["val"] == pytest.approx(together.val, abs=1e-5)
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == 5
-
-
-def test_every_bank_has_predictions_for_its_own_customers_and_nobody_elses(
-    trained: Path, banks: Loopback, data: Path
-) -> None:
-    for bank in BANKS:
-        table = pq.read_table(banks.startup_kits[bank] / "runs" / run_name(trained) / "predictions.parquet")
-        content = table["id"].to_pylist()
-        assert set(content) <= set(ids(data / bank / "customers.csv"))
-        assert len(content) == len(set(content))
-        assert len(content) > 100
-        assert set(table["prediction"].to_pylist()) <= {"no", "yes"}
-        both = table["probability_0"].to_numpy() + table["probability_1"].to_numpy()
-        assert np.allclose(both, 1)
-
-
-def test_the_coordinators_summary_says_that_its_bytes_are_those_the_server_counts(trained: Path) -> None:
-    """What banks send each other is in their own ledgers alone."""
-    assert "B sent between sites and server, " in summary(Result.read(trained))
 
 
 def test_the_coordinator_and_the_server_have_no_customer_and_no_prediction(
@@ -198,17 +162,6 @@ def test_a_coordinator_names_no_data(
 ) -> None:
     assert main(["run", "fedavg", *from_coordinator(banks, tmp_path / "out"), *option]) == UNUSABLE
     assert f"{option[0][2:]} cannot be used in a deployment" in capsys.readouterr().err
-
-
-def test_a_simulated_protection_is_refused_where_parties_are_real(
-    banks: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    assert main(["run", "sapgnn", *from_coordinator(banks, out)]) == UNUSABLE
-    assert "node_ids=simulated hides nothing from real participants; choose keyed or plain" in (
-        capsys.readouterr().err
-    )
-    assert not out.exists()
 
 
 def test_data_that_cannot_be_used_is_named_at_its_site_and_quoted_nowhere_else(

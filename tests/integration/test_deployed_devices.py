@@ -1,8 +1,6 @@
-"""Lumos over three gateways, each with a third of the clients, as processes and as sites of a real
-federation: the numbers, the trees and the bytes are those of one process."""
+"""Lumos over three gateways, each with a third of the clients, as sites of a real federation: the numbers,
+the trees and the bytes are those of one process."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import graphfed
-from graphfed.runs.run import Result
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +21,10 @@ OPTIONS: dict[str, Any] = {
 JOINING = ("join", "agreed")
 
 
-@pytest.mark.parametrize("runtime", ["processes", "nvflare"])
-def test_gateways_train_what_one_process_trains(runtime: str, tmp_path: Path) -> None:
-    if runtime == "nvflare":
-        pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
+def test_gateways_train_what_one_process_trains(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
     together = graphfed.run("lumos", out=tmp_path / "together", **OPTIONS)
-    apart = graphfed.run("lumos", runtime=runtime, workers=3, out=tmp_path / "apart", **OPTIONS)
+    apart = graphfed.run("lumos", runtime="nvflare", workers=3, out=tmp_path / "apart", **OPTIONS)
     assert apart.clients == 70
     assert apart.test == pytest.approx(together.test, abs=1e-6)
     assert apart.val == pytest.approx(together.val, abs=1e-6)
@@ -42,27 +37,3 @@ def test_gateways_train_what_one_process_trains(runtime: str, tmp_path: Path) ->
     assert {k: apart.details[k] for k in facts} == {k: together.details[k] for k in facts}
     tables = [pq.read_table(tmp_path / name / "clients.parquet") for name in ("apart", "together")]
     assert tables[0].equals(tables[1])
-
-
-@pytest.mark.parametrize("runtime", ["local", "processes"])
-def test_a_run_that_goes_on_uses_the_features_that_it_sent(runtime: str, tmp_path: Path) -> None:
-    """With noise that nobody can draw again: the same result, and set-up is paid for once."""
-    options: dict[str, Any] = {
-        **OPTIONS,
-        "runtime": runtime,
-        "workers": 3 if runtime == "processes" else None,
-    }
-    options["settings"] = {**OPTIONS["settings"], "noise_seed": None}
-    folder = tmp_path / "run"
-    whole = graphfed.run("lumos", out=folder, checkpoint_every=0, **options)
-    # As if it had been killed in its last round.
-    table = pq.read_table(folder / "clients.parquet")
-    (folder / "result.json").unlink()
-    (folder / "clients.parquet").unlink()
-    shutil.rmtree(folder / "checkpoint" / "round-00000006")
-    again = graphfed.resume(folder)
-    assert isinstance(again, Result)
-    assert (again.val, again.test, again.details) == (whole.val, whole.test, whole.details)
-    assert again.bytes == whole.bytes
-    assert pq.read_table(folder / "clients.parquet").equals(table)
-    assert json.loads((folder / "manifest.json").read_text())["resumed"][0]["round"] == 5

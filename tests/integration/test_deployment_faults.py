@@ -38,10 +38,7 @@ from graphfed.runtime.nvflare.project import Project, Site, Timing
 from graphfed.tasks.registry import default_settings
 
 # When a server vanishes, FLARE leaves the sockets of the coordinator's session to the garbage collector.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 #: Short enough to be noticed in a test, long enough for a busy machine.
 TIMING = Timing(beat=1.0, give_up=8.0, deadline=120.0, patience=240.0)

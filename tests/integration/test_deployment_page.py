@@ -22,12 +22,10 @@ from graphfed.deployment import participant
 from graphfed.methods.common.entity_alignment import OWNER_MESSAGES
 from graphfed.methods.registry import get_method
 from graphfed.runs import train
-from graphfed.runtime.mailbox import MAX_MESSAGE
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
 from graphfed.runtime.nvflare import rules
-from graphfed.runtime.nvflare.link import PART
 from graphfed.runtime.nvflare.loopback import free_port
 from graphfed.runtime.nvflare.project import PORT, Timing
 
@@ -261,17 +259,6 @@ def test_the_times_on_the_page_are_those_of_a_project_that_names_none() -> None:
     (block,) = [block for block in every_block("deployment.md") if block.mark == "file: timing.yaml"]
     shown: Mapping[str, float] = yaml.safe_load(block.text)["timing"]
     assert Timing(**shown) == Timing()
-
-
-def test_the_limits_on_the_page_are_those_of_the_program() -> None:
-    assert MAX_MESSAGE == 1 << 30
-    assert "at most 1 GiB" in PAGE
-    assert PART == 4 << 20
-    assert "in parts of 4 MiB" in PAGE
-    assert f"differ by {participant.MAX_CLOCK_DIFFERENCE:g} seconds" in PAGE
-    assert f"sign of life every {rules.HEARTBEAT} seconds" in PAGE
-    assert f"sign of life every {rules.HEARTBEAT} seconds" in VISIBILITY
-    assert f"port: the one in the project file, {PORT} unless" in PAGE.replace(", at the server alone", "")
 
 
 def test_the_page_on_visibility_lists_the_coordinator_s_rights_and_a_job_s_classes_and_no_other() -> None:

@@ -106,10 +106,7 @@ def test_the_examples_of_run_and_compare_can_be_used_as_they_are(capsys: pytest.
 # `graphfed policy` needs no argument, and learns for an hour.
 @pytest.mark.parametrize("path", [path for path in PAGES if path != ("policy",)], ids=" ".join)
 def test_a_command_without_arguments_works_or_is_refused_in_one_line_and_a_group_prints_its_help(
-    path: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     help_page = page(path, capsys)

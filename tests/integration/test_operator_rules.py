@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from graphfed.cli import main
-from graphfed.deployment.deploy import check_outcome
-from graphfed.errors import DONE, UNUSABLE, InputError
+from graphfed.deployment.deploy import check_outcome, request
+from graphfed.errors import UNUSABLE, InputError
+from graphfed.methods.registry import get_method
+from graphfed.tasks.registry import default_settings
 
 pytest.importorskip("nvflare", reason="the extra 'deploy' (NVIDIA FLARE) is not installed")
 
@@ -28,10 +30,7 @@ TIMING = Timing(beat=1.0, give_up=20.0, deadline=60.0, patience=120.0)
 PROGRAMS = "operator_programs"
 #: What the operator of south says. The server and north forbid nothing; they allow other people's programs.
 RULES = {
-    "south": [
-        *("--methods", "FedAvg, fedgcn, local"),
-        *("--forbid", "lr=.250", "--forbid", "patience=none"),
-    ],
+    "south": [*("--methods", "FedAvg, fedgcn, local"), *("--forbid", "lr=.250", "--forbid", "patience=none")],
     "north": ["--allow", PROGRAMS],
     "server": ["--allow", PROGRAMS],
 }
@@ -73,24 +72,11 @@ def federation(tables: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
         yield started
 
 
-def run(federation: Loopback, out: Path, method: str, *settings: str) -> int:
+def run(federation: Loopback, out: Path, method: str) -> int:
     """The exit code of the coordinator's command."""
-    chosen = [word for setting in settings for word in ("--set", setting)]
     startup_kit = str(federation.startup_kits["coordinator"])
-    return main(
-        [
-            "run",
-            method,
-            "--startup-kit",
-            startup_kit,
-            "--out",
-            str(out),
-            "--rounds",
-            "2",
-            "--no-progress",
-            *chosen,
-        ]
-    )
+    options = ["--startup-kit", startup_kit, "--out", str(out), "--rounds", "2", "--no-progress"]
+    return main(["run", method, *options])
 
 
 def trained(federation: Loopback) -> list[Path]:
@@ -104,36 +90,40 @@ def trained(federation: Loopback) -> list[Path]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("method", "settings", "rule"),
-    [
-        ("fedprox", (), "refuses runs of 'fedprox': its operator allows only fedavg, fedgcn, isolated"),
-        ("fedavg", ("lr=0.25", "patience=3"), "refuses runs with lr=.250"),
-        ("fedavg", ("patience=none",), "refuses runs with patience=none"),
-    ],
-)
-def test_a_run_that_a_site_s_operator_forbids_is_refused_at_the_site_and_nothing_is_trained(
-    method: str,
-    settings: tuple[str, ...],
-    rule: str,
-    federation: Loopback,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_a_command_for_a_run_that_a_site_s_operator_forbids_ends_with_the_site_and_the_rule(
+    federation: Loopback, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = trained(federation)
-    assert run(federation, tmp_path / "out", method, *settings) == UNUSABLE
-    refusal = capsys.readouterr().err
-    assert f"south {rule}" in refusal
+    assert run(federation, tmp_path / "out", "fedprox") == UNUSABLE
+    rule = "south refuses runs of 'fedprox': its operator allows only fedavg, fedgcn, isolated"
+    assert rule in capsys.readouterr().err
     assert trained(federation) == before
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "isolated"])
-def test_a_run_that_the_site_s_operator_accepts_is_trained(
-    method: str, federation: Loopback, tmp_path: Path
+def test_forbidden_settings_are_refused_at_the_site_and_what_its_operator_accepts_is_trained(
+    federation: Loopback, tmp_path: Path
 ) -> None:
-    """So that the refusals above are due to the rules. A method is named in any case, or by an alias."""
-    assert run(federation, tmp_path / "out", method, "patience=3") == DONE
+    """A method is named in any case, or by an alias."""
+    runs = {
+        "lr": ("fedavg", {"lr": 0.25, "patience": 3}, "south refuses runs with lr=.250"),
+        "patience": ("fedavg", {"patience": None}, "south refuses runs with patience=none"),
+        "averaged": ("fedavg", {"patience": 3}, ""),
+        "alone": ("isolated", {"patience": 3}, ""),
+    }
+    asked = []
+    for name, (method, settings, _) in runs.items():
+        chosen = get_method(method)
+        config = chosen.configure({"rounds": 2, **settings}, default_settings(chosen))
+        asked.append(request(federation.project, chosen, config, run=name, checkpoint_every=60.0))
+    with federation.coordinator() as coordinator:
+        ended = {outcome["run"]: outcome for outcome in coordinator.run(asked, results=tmp_path)}
+    for name, (*_, rule) in runs.items():
+        assert ended[name]["kind"] == ("input" if rule else "done"), ended[name]
+        assert rule in ended[name].get("text", "")
+    here = federation.startup_kits["south"] / "runs"
+    kept = {file.relative_to(here).parts[0] for file in trained(federation) if here in file.parents}
+    assert kept == {"averaged", "alone"}
 
 
 def program_outcome(federation: Loopback, name: str, kept: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,9 @@
 """Pages say in prose what the code, the tree and the records have."""
 
-import json
-import math
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +17,7 @@ from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.partition import partition
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
-from graphfed.methods.settings import value
 from graphfed.methods.tasks import FORECASTING, LINK_PREDICTION
-from graphfed.privacy.gaussian import gaussian_sigma
-from graphfed.tasks.registry import default_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(graphfed.__file__).parent
@@ -110,51 +104,7 @@ def test_the_bytes_of_comparisons_on_the_security_page_are_those_of_the_protocol
     assert f"set-up takes {sum(bytes_of_set_up()) / 1000:.1f} kB" in text
 
 
-def test_the_noise_and_the_false_edges_of_naive_fedgnn_on_the_page_of_lumos_follow_from_its_bounds() -> None:
-    nodes, features, epsilon, delta = 22_470, 4_714, 2.0, 1e-5
-    false_edges = nodes * (nodes - 1) / 2 / (1 + math.exp(epsilon))
-    free = gaussian_sigma(epsilon, delta, math.sqrt(features))
-    bounded = gaussian_sigma(epsilon, delta, math.sqrt(2 * 30))
-    text = page("papers/lumos_results.md")
-    assert (
-        rf"$\epsilon = 2$ makes ${false_edges / 1e7:.1f} \cdot 10^7$ false edges and $\sigma = {free:.0f}$"
-        in text
-    )
-    assert (
-        rf"$B = 30$ makes $\Delta = \sqrt{{60}}$ and $\sigma = {bounded:.0f}$ in place of {free:.0f}" in text
-    )
-    assert f"Noise of standard deviation {free:.0f} covers" in text
-
-
-def record(name: str) -> dict[str, Any]:
-    """A record of benchmarks/results."""
-    content: dict[str, Any] = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
-    return content
-
-
 # ---- notes of records --------------------------------------------------------------------------------------
-
-RECORDS = sorted(path.stem for path in (ROOT / "benchmarks/results").glob("reproduce_*.json"))
-
-
-@pytest.mark.parametrize("name", RECORDS)
-def test_no_note_of_a_record_claims_a_number_of_seeds_that_no_row_has(name: str) -> None:
-    for item in record(name)["items"]:
-        counts = {len(row["seeds"]) for row in item["rows"] if "seeds" in row}
-        for note in item["notes"]:
-            claimed = {int(number) for number in re.findall(r"\b(\d+) seeds?\b", note)}
-            assert claimed <= counts, (item["item"], note)
-
-
-def test_the_defaults_of_forecasters_are_those_that_the_page_on_forecasting_names() -> None:
-    text = page("forecasting.md")
-    names = ("gru_fedavg", "gru_fmtl", "gru_local", "gru_central", "cnfgnn")
-    configs = {name: get_method(name).configure({}, default_settings(get_method(name))) for name in names}
-    schedule = {name: value(config, "teacher") for name, config in configs.items()}
-    assert schedule.pop("gru_fedavg") == 1.0
-    assert set(schedule.values()) == {1000.0}
-    assert "`gru_fedavg` has `teacher=1`" in text
-    assert "the others have `teacher=1000`" in text
 
 
 def test_how_much_of_the_test_the_mask_concerns(real_data: Path) -> None:

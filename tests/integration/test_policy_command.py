@@ -50,8 +50,6 @@ def test_what_is_printed_names_the_file_and_how_to_use_it(capsys: pytest.Capture
     [
         ("policy ddpg", "unexpected extra argument"),
         ("policy --episodes few", "'few' is not a whole number"),
-        ("policy --set ddpg.gama=1", "did you mean 'ddpg.gamma'"),
-        ("policy --set reward.target=90", "expected a number more than 0 and at most 1, or none"),
         ("policy --set policy_file=x", "policy_file has no use where a policy is learned"),
     ],
 )

@@ -37,8 +37,14 @@ SENSORS = {
 BY_PARTITION = {"ego": DEVICES, "sensors": SENSORS}
 
 
-@pytest.mark.parametrize("placement", ["stacked", "one-at-a-time"])
-@pytest.mark.parametrize("method", METHODS)
+#: One that averages, one with a model a client, and one whose clients share nodes.
+APART = ("fedavg", "isolated", "sapgnn")
+
+
+@pytest.mark.parametrize(
+    ("method", "placement"),
+    [*((name, "stacked") for name in METHODS), *((name, "one-at-a-time") for name in APART)],
+)
 def test_predicting_again_gives_what_the_run_wrote(method: str, placement: str, tmp_path: Path) -> None:
     options = BY_PARTITION.get(get_method(method).partition, SMALL)
     graphfed.run(method, placement=placement, out=tmp_path / "run", **options)

@@ -101,9 +101,7 @@ def table_of(text: str) -> dict[str, list[str]]:
 # ---- figures -----------------------------------------------------------------------------------------------
 
 
-def test_a_runs_errors_are_reported_in_their_unit_with_and_without_missing_readings(
-    compared: Path,
-) -> None:
+def test_a_runs_errors_are_reported_in_their_unit_with_and_without_missing_readings(compared: Path) -> None:
     run = compared / "blend_toy-seed0"
     test = content(run / "result.json")["test"]
     assert test["rmse"] != test["rmse_as_read"]
@@ -187,10 +185,7 @@ def test_differences_are_to_the_last_value_with_the_paired_tests_p(compared: Pat
     assert "Errors are in miles per hour and taken over all sensors, windows and steps ahead" in text
 
 
-@given(
-    value=st.floats(1e-3, 1e6, allow_nan=False),
-    scale=st.floats(1, 1e3, allow_nan=False),
-)
+@given(value=st.floats(1e-3, 1e6, allow_nan=False), scale=st.floats(1, 1e3, allow_nan=False))
 def test_an_error_keeps_four_digits_of_the_smallest_in_its_column(value: float, scale: float) -> None:
     errors = Errors("rmse", "", False, {"rmse": value})
     for described in (value, value * scale):
@@ -232,9 +227,7 @@ def by_hand(folder: Path) -> tuple[dict[str, float], float]:
     return {sensor: math.sqrt(math.fsum(of) / len(of)) for sensor, of in squares.items()}, missing / total
 
 
-def test_errors_by_sensor_are_those_of_the_predictions_and_make_up_the_result(
-    compared: Path,
-) -> None:
+def test_errors_by_sensor_are_those_of_the_predictions_and_make_up_the_result(compared: Path) -> None:
     run = compared / "blend_toy-seed0"
     described, (expected, missing) = content(run / "overview.json"), by_hand(run)
     ids = described["sensors"]["ids"]

@@ -119,13 +119,7 @@ def train(federation: Loopback, run: str) -> int:
     method = get_method("fedavg")
     config = method.configure({"rounds": 3, "hidden": 4})
     outcome, _ = run_on_loopback(
-        federation,
-        method,
-        config,
-        run=run,
-        checkpoint_every=60.0,
-        stop_request=StopRequest(),
-        on_event=None,
+        federation, method, config, run=run, checkpoint_every=60.0, stop_request=StopRequest(), on_event=None
     )
     return outcome.rounds_run
 

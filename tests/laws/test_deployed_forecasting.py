@@ -121,9 +121,7 @@ def test_a_gateway_of_a_hundred_sensors_gives_the_metrics_and_the_bytes_of_one_p
     assert forecasts(apart).shape[0] == 102
 
 
-def test_each_client_keeps_the_forecasts_of_its_own_sensors(
-    deployed: tuple[Path, Ended],
-) -> None:
+def test_each_client_keeps_the_forecasts_of_its_own_sensors(deployed: tuple[Path, Ended]) -> None:
     folder, ended = deployed
     whole = forecasts(ended["last_value"][0])
     for number, clients in enumerate(WORKERS):

@@ -2,6 +2,7 @@
 method."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,16 @@ pytestmark = pytest.mark.slow
 
 #: What joins a deployment and nothing else.
 JOINING = ("join", "agreed")
+#: Some of those that average, which do it in processes under secure aggregation (test_secure_aggregation.py).
+SECURE = ("fedavg", "scaffold", "fedgat", "fedgraph")
 #: Runs: a method and settings. Every method, and again where a setting has it exchange in every round what it
-#: otherwise does not.
+#: otherwise does not, or hide what it sends.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in METHODS if not get_method(name).pooled},
     "fedgat_exchange": ("fedgat", {"later": "exchange"}),
     "attention_sums_masked": ("attention_sums", {"exchange": "secure"}),
+    **{f"{name}_secure": (name, {"aggregation": "secure"}) for name in SECURE},
+    **({"fedgcn_encrypted": ("fedgcn", {"exchange": "encrypted"})} if find_spec("tenseal") else {}),
 }
 NAMES = list(RUNS)
 

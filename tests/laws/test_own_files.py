@@ -53,14 +53,20 @@ def cannot_use(method: Method) -> str:
 
 
 USABLE = [name for name in SHIPPED if not cannot_use(get_method(name))]
-#: Whose clients may have nodes in common.
+#: Whose clients may have nodes in common; and with SAPGNN's pooling by a protocol between two of the parties.
 SHARING = [name for name in USABLE if "node_ids" in get_method(name).tree.names]
+SECURE = "sapgnn_secure"
+
+
+def method_of(name: str) -> Method:
+    return get_method(name.removesuffix("_secure"))
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """Those of every run, and what makes a method's noise and names the same at both."""
     own = {"noise_seed": 3, "feature_low": -5.0, "feature_high": 5.0, "node_ids": "keyed"}
-    return SETTINGS | only_those(get_method(name).tree.names, own)
+    own |= {"pooling": "secure"} if name == SECURE else {}
+    return SETTINGS | only_those(method_of(name).tree.names, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +81,7 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
     """Every method deployed and on all files, by its name."""
     project, asked = federation.project, []
     for name in names:
-        method, config, _ = checked_training(name, settings_of(name), None, 0)
+        method, config, _ = checked_training(method_of(name).name, settings_of(name), None, 0)
         run = f"{label}-{name}"
         asked.append(request(project, method, config, run=run, checkpoint_every=3600.0))
     with federation.coordinator() as coordinator:
@@ -84,7 +90,8 @@ def deployed(federation: Loopback, names: list[str], label: str, files: Path, ou
     found = {}
     for name in names:
         together = out / f"{label}-{name}"
-        graphfed.run(name, data=files / "all.yaml", out=together, threads=1, **settings_of(name))
+        options = {"data": files / "all.yaml", "out": together, "threads": 1, **settings_of(name)}
+        graphfed.run(method_of(name).name, **options)
         startup_kits = {
             place: federation.startup_kits[place] / "runs" / f"{label}-{name}" for place in ("server", *SITES)
         }
@@ -111,11 +118,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Places
             shutil.rmtree(files)
             files.mkdir()
             write["shared"](files)
-            found["shared"] = deployed(federation, SHARING, "shared", files, out)
+            found["shared"] = deployed(federation, [*SHARING, SECURE], "shared", files, out)
     return found
 
 
-CASES = [*(("between", name) for name in USABLE), *(("shared", name) for name in SHARING)]
+CASES = [*(("between", name) for name in USABLE), *(("shared", name) for name in (*SHARING, SECURE))]
 each = pytest.mark.parametrize(("files", "name"), CASES)
 
 

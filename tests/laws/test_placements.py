@@ -45,12 +45,7 @@ def settings_of(name: str) -> dict:
 
 @pytest.mark.parametrize(
     ("sparse", "preset"),
-    [
-        pytest.param(True, PRESETS[0], id="sparse"),
-        pytest.param(False, PRESETS[1], id="dense"),
-        pytest.param(True, PRESETS[1], id="sparse, paper", marks=pytest.mark.slow),
-        pytest.param(False, PRESETS[0], id="dense, default", marks=pytest.mark.slow),
-    ],
+    [pytest.param(True, PRESETS[0], id="sparse"), pytest.param(False, PRESETS[1], id="dense, paper")],
 )
 @pytest.mark.parametrize("name", METHODS)
 def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, sparse, preset):
@@ -64,7 +59,6 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-@pytest.mark.parametrize("preset", [PRESETS[0], pytest.param(PRESETS[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
     [
@@ -74,10 +68,10 @@ def test_stacked_equals_one_client_at_a_time_to_the_last_ledger_entry(name, spar
         if not get_method(n).pooled
     ],
 )
-def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, preset, three_clients: ThreeWorkers):
+def test_separate_processes_equal_stacked_to_the_last_ledger_entry(name, three_clients: ThreeWorkers):
     world = last_round_stands(make_world(1))
-    apart, ledger = run_processes(name, world, three_clients, preset=preset, **settings_of(name))
-    together, fed = run_local(name, world, preset=preset, **settings_of(name))
+    apart, ledger = run_processes(name, world, three_clients, **settings_of(name))
+    together, fed = run_local(name, world, **settings_of(name))
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert apart.test == pytest.approx(together.test, abs=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
@@ -133,8 +127,6 @@ def test_permuting_the_clients_permutes_the_results(name):
     [
         pytest.param("reset", 0.4, id="reset-few are gathered"),
         pytest.param("keep", 0.7, id="keep-many are masked"),
-        pytest.param("reset", 0.7, id="reset-many are masked", marks=pytest.mark.slow),
-        pytest.param("keep", 0.4, id="keep-few are gathered", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("name", [n for n in METHODS if get_method(n).dropouts])
@@ -180,22 +172,6 @@ def test_a_partition_is_the_same_file_after_a_round_trip(tmp_path):
     world = make_world()
     world.partition.save(tmp_path / "p.safetensors")
     assert Partition.load(tmp_path / "p.safetensors").hash == world.partition.hash
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize(
-    ("name", "backbone"),
-    [(name, backbone) for name in ("fedavg", "isolated") for backbone in ("gcn", "gat", "sage")]
-    + [("fedgcn", "gcn")],
-)
-@pytest.mark.sampled(3)
-def test_every_backbone_and_depth_is_the_same_in_both_placements(name, backbone, layers):
-    settings = {**SETTINGS, "layers": layers, **having(name, backbone=backbone, heads=2)}
-    world = make_world(6)
-    fast, fed = run_local(name, world, **settings)
-    slow, oracle = run_local(name, world, "one at a time", **settings)
-    assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
-    assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
 def lonely_world() -> World:

@@ -33,17 +33,14 @@ from worlds import (
 import graphfed as gf
 from graphfed.audit.transcript import _Recording
 from graphfed.data.graphs.graph import Split
-from graphfed.deployment.deploy import request
-from graphfed.deployment.rehearsal import collect, loopback_project
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
-from graphfed.federation.cohort import make_cohort, save_cohort
+from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Method
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.settings import fields_of
 from graphfed.runs.config import checked_training
 from graphfed.runs.train import train
-from graphfed.tasks.outcome import Outcome
 
 
 def sums(name: str) -> bool:
@@ -95,12 +92,8 @@ def test_the_methods_that_average_are_these() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "sparse",
-    [pytest.param(True, id="sparse"), pytest.param(False, id="dense", marks=pytest.mark.slow)],
-)
 @pytest.mark.parametrize("name", AVERAGING)
-@pytest.mark.parametrize("placement", ["stacked", "one at a time"])
+@pytest.mark.parametrize(("placement", "sparse"), [("stacked", False), ("one at a time", True)])
 def test_the_real_form_and_the_ideal_one_agree_in_bits_and_bytes(
     placement: str, name: str, sparse: bool
 ) -> None:
@@ -125,26 +118,24 @@ def test_it_is_the_plain_average_to_within_its_fixed_point(name: str) -> None:
     assert plain.test == pytest.approx(secure.test, abs=1e-3)
 
 
-# In each placement the real form is the ideal one, says the first test.
-@pytest.mark.parametrize("protocols", [pytest.param("real", marks=pytest.mark.slow), "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
-def test_placement_does_not_change_it(name: str, protocols: str) -> None:
+def test_placement_does_not_change_it(name: str) -> None:
+    """In each placement the real form is the ideal one, says the first test."""
     world = make_world(2)
-    fast, fed = run_local(name, world, protocols=protocols, **HIDDEN)
-    slow, oracle = run_local(name, world, "one at a time", protocols=protocols, **HIDDEN)
+    fast, fed = run_local(name, world, protocols="simulated", **HIDDEN)
+    slow, oracle = run_local(name, world, "one at a time", protocols="simulated", **HIDDEN)
     assert torch.allclose(logits(fast), logits(slow), rtol=0, atol=1e-9)
     assert fed.ledger.to_json() == oracle.ledger.to_json()
 
 
-@pytest.mark.parametrize("protocols", ["real", "simulated"])
 @pytest.mark.parametrize("name", AVERAGING)
 @pytest.mark.slow
 def test_in_processes_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, protocols: str, three_clients: ThreeWorkers
+    name: str, three_clients: ThreeWorkers
 ) -> None:
     world = last_round_stands(make_world(1))
-    apart, ledger = run_processes(name, world, three_clients, protocols=protocols, **HIDDEN)
-    together, fed = run_local(name, world, "one at a time", protocols=protocols, **HIDDEN)
+    apart, ledger = run_processes(name, world, three_clients, **HIDDEN)
+    together, fed = run_local(name, world, "one at a time", **HIDDEN)
     assert torch.equal(logits(apart), logits(together))
     assert ledger.to_json() == fed.ledger.to_json()
 
@@ -287,8 +278,7 @@ def test_links_that_one_client_scores_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "noun"),
-    [(slice(0, 86), "training readings"), (slice(95, 120), "test readings")],
+    ("steps", "noun"), [(slice(0, 86), "training readings"), (slice(95, 120), "test readings")]
 )
 @pytest.mark.parametrize("name", [name for name in FORECASTERS if sums(name)])
 def test_readings_of_one_sensor_are_refused(name: str, steps: slice, noun: str) -> None:
@@ -373,53 +363,3 @@ for protocols in ("simulated", "real"):
     ran, refused = done.stdout.splitlines()
     assert ran == "simulated ran"
     assert "not installed; install it: pip install '.[secure]'" in refused
-
-
-# ---- over NVIDIA FLARE -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Outcome, Ledger]]:
-    """Every averaging method once, in one job over mutual TLS."""
-    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
-    from graphfed.runtime.nvflare.loopback import Loopback
-
-    torch.set_default_dtype(torch.float64)
-    folder: Path = tmp_path_factory.mktemp("secure")
-    small, project = last_round_stands(make_world(1)), loopback_project([1, 1, 1])
-    data = {site.name: folder / f"{site.name}.safetensors" for site in project.sites}
-    for k, path in enumerate(data.values()):
-        save_cohort(make_cohort(small.graph, small.split, small.partition, [k]), path)
-    asked = []
-    for name in AVERAGING:
-        config = config_of(get_method(name), **HIDDEN)
-        asked.append(
-            request(
-                project,
-                get_method(name),
-                config,
-                run=name,
-                checkpoint_every=3600.0,
-                rehearsal=True,
-            )
-        )
-    with (
-        Loopback(project, folder / "startup_kits", data, check_data=False, rehearsal=True) as federation,
-        federation.coordinator() as coordinator,
-    ):
-        outcomes = coordinator.run(asked, results=folder / "kept")
-        assert [(o["run"], o["kind"]) for o in outcomes] == [(name, "done") for name in AVERAGING], outcomes
-        return {name: collect(federation, get_method(name), name) for name in AVERAGING}
-
-
-@pytest.mark.parametrize("name", AVERAGING)
-@pytest.mark.slow
-def test_over_flare_it_has_the_bits_and_the_ledger_of_one_at_a_time(
-    name: str, deployed: dict[str, tuple[Outcome, Ledger]]
-) -> None:
-    apart, ledger = deployed[name]
-    together, fed = run_local(name, last_round_stands(make_world(1)), "one at a time", **HIDDEN)
-    assert torch.equal(logits(apart), logits(together))
-    records = [e for e in ledger.to_json()["entries"] if e["name"] not in ("join", "agreed")]
-    assert records == fed.ledger.to_json()["entries"]
-    assert protections(ledger) == SECURE

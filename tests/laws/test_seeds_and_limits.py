@@ -17,7 +17,6 @@ from graphfed.errors import GraphfedError, InputError
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.averaging import program
 from graphfed.methods.registry import get_method
-from graphfed.runs.config import make_config
 from graphfed.runs.train import train
 from graphfed.runtime.local import stacked
 from graphfed.tasks.graphs.node_scores import SCORE_UNITS, score_clients
@@ -57,6 +56,16 @@ def test_dropout_changes_what_is_learned(name):
     """Every method that has the setting uses it."""
     plain, _ = run_local(name, make_world(), dropout=0.0)
     assert not torch.allclose(logits(plain), first_run(name))
+
+
+@pytest.mark.parametrize("name", [n for n in SHIPPED if "noise_seed" in get_method(n).tree.names])
+def test_privacy_noise_has_a_seed_only_where_one_is_set(name):
+    noise = having(name, epsilon=0.2, release_round=2)
+    runs = [run_local(name, make_world(), noise_seed=seed, **noise)[0] for seed in (0, 0, 1, None, None)]
+    a, again, b, c, d = (logits(run) for run in runs)
+    assert torch.equal(a, again)
+    for one, two in ((a, b), (a, c), (c, d)):
+        assert not torch.allclose(one, two)
 
 
 @pytest.mark.parametrize("purpose", ["dropout", "roster"])
@@ -278,11 +287,6 @@ def test_evaluating_every_other_round_evaluates_the_last_one_too():
     assert [h["round"] for h in outcome.history if h["val"] is not None] == [2, 4, 5]
 
 
-def test_a_fraction_is_refused_where_every_client_is_needed():
-    with pytest.raises(InputError, match="isolated has no setting 'fraction'; it is a setting of fedavg"):
-        make_config("isolated", settings={"fraction": 0.5})
-
-
 def test_train_gives_every_event_once():
     world = make_world()
     method = get_method("fedavg")
@@ -312,12 +316,13 @@ def test_a_round_in_which_nobody_has_a_training_node_changes_nothing():
     assert 1 < len(set(losses)) < len(losses), "it trains in some rounds and stands still in the others"
 
 
-def test_no_training_node_anywhere_is_refused_before_training():
+@pytest.mark.parametrize("name", ["fedavg", "lpgnn", "lumos", "naive_fedgnn", "sapgnn"])
+def test_no_training_node_anywhere_is_refused_before_training(name):
     world = make_world()
     none = np.zeros_like(world.split.train)
     world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
     with pytest.raises(InputError, match="no client has a training node"):
-        run_local("fedavg", world)
+        run_local(name, world)
 
 
 def test_a_run_that_diverges_at_once_fails_and_names_the_learning_rate():

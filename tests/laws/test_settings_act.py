@@ -56,6 +56,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
 }
 #: What a setting is changed to, where the rule of `other_value` gives nothing that can be used.
 VALUES: Mapping[str, Any] = {
+    "rounds": 2,
     "patience": 1,
     "select": "auc",
     "optimizer_at": "clients",

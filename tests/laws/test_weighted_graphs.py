@@ -98,13 +98,7 @@ def test_a_network_without_use_for_weights_refuses_them(method):
     backbone = having(method, backbone="gat")
     with pytest.raises(InputError, match=r"'(gat|maxpool)' cannot use edge weights.*choose gcn or sage"):
         gf.run(
-            method,
-            data=world.graph,
-            clients=2,
-            rounds=1,
-            **backbone,
-            split="random:0.5,0.2,0.3",
-            out=False,
+            method, data=world.graph, clients=2, rounds=1, **backbone, split="random:0.5,0.2,0.3", out=False
         )
 
 

@@ -345,9 +345,7 @@ def test_other_policies_have_nothing_to_say_of_the_test_part() -> None:
 # ---- the file ----
 
 
-def test_a_policy_is_refused_where_it_was_learned_for_something_else(
-    learned: LearnedPolicy,
-) -> None:
+def test_a_policy_is_refused_where_it_was_learned_for_something_else(learned: LearnedPolicy) -> None:
     with pytest.raises(InputError, match="learned for clients 3, and this run has 4"):
         run_with(learned, clients=4)
     with pytest.raises(InputError, match="learned for weights of the model"):
@@ -407,15 +405,9 @@ def test_a_tampered_file_is_refused_in_one_line(learned: LearnedPolicy, tmp_path
         ({"settings": {"reward.on": "tst"}}, "did you mean 'test'"),
         ({"settings": {"reward.omega": 1}}, "more than 1"),
         ({"settings": {"lrr": 1}}, "did you mean 'lr'"),
-        (
-            {"settings": {"policy": "full"}},
-            "policy has no use where a policy is learned",
-        ),
+        ({"settings": {"policy": "full"}}, "policy has no use where a policy is learned"),
         ({"settings": {"patience": 3}}, "patience has no use"),
-        (
-            {"settings": {"aggregation": "secure"}},
-            "aggregation=secure cannot be used with policy=ddpg",
-        ),
+        ({"settings": {"aggregation": "secure"}}, "aggregation=secure cannot be used with policy=ddpg"),
         ({"settings": {"backbone": "gat"}}, "fedgraph always has backbone=gcn"),
         ({"data": "roads"}, "is for forecasting"),
     ],

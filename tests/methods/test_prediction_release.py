@@ -223,16 +223,6 @@ def test_a_run_that_breaks_after_the_release_and_goes_on_sends_the_same_values(t
     assert torch.equal(logits(outcome), logits(once_more))
 
 
-def test_noise_has_no_seed_unless_one_is_set() -> None:
-    world = last_round_stands(make_world())
-    options = {"epsilon": 0.2, "release_round": 2}
-    runs = [run_local(NAME, world, noise_seed=seed, **options)[0] for seed in (0, 0, 1, None, None)]
-    a, again, b, c, d = (logits(run) for run in runs)
-    assert torch.equal(a, again)
-    for one, two in ((a, b), (a, c), (c, d)):
-        assert not torch.allclose(one, two)
-
-
 def test_a_prediction_sends_the_weights_and_nothing_else() -> None:
     fed, state, config, _ = started(make_world(), release_round=1)
     state = after(fed, state, config, 2)

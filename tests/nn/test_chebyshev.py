@@ -42,11 +42,7 @@ def test_the_kinked_score_stays_within_theorem_2() -> None:
         assert error("leaky_relu", degree) <= 2 * variation / (np.pi * (degree - 1))
 
 
-@given(
-    st.lists(st.floats(-3, 3), min_size=1, max_size=20),
-    st.floats(0.5, 8),
-    st.integers(0, 2**32 - 1),
-)
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=20), st.floats(0.5, 8), st.integers(0, 2**32 - 1))
 def test_evaluation_is_numpys(coefficients: list[float], domain: float, seed: int) -> None:
     x = np.random.default_rng(seed).uniform(-domain, domain, (3, 4))
     expected = np.polynomial.chebyshev.chebval(x / domain, coefficients)

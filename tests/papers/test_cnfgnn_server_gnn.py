@@ -217,11 +217,6 @@ def test_a_node_with_more_neighbours_of_one_kind_has_the_same_mean() -> None:
         assert torch.allclose(*found, rtol=0, atol=1e-10) == same
 
 
-def test_gat_refuses_a_width_that_its_heads_do_not_divide() -> None:
-    with pytest.raises(InputError, match=r"4 heads, so hidden must be a multiple of 4; got hidden=10"):
-        SERVER_NETWORKS["gat"].init(0, 10)
-
-
 # ---- the dtype of products
 
 

@@ -339,21 +339,6 @@ def test_nothing_depends_on_how_a_sort_orders_what_is_equal(
     assert torch.equal(logits(run_local("fedgat", world, **settings)[0]), expected)
 
 
-@pytest.mark.parametrize("layers", [2, 3])
-def test_a_watcher_is_shown_what_the_set_up_works_on(layers: int) -> None:
-    stages: list[str] = []
-    world = small_world()
-    fed = stacked(world.clients)
-    fed.on_stage = stages.append
-    config = config_of(METHOD, layers=layers)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
-    METHOD.setup(fed, data, world.task, config)
-    assert stages[:2] == [
-        "asking for the messages of neighbourhoods",
-        "computing and sending the message before training",
-    ]
-
-
 @pytest.mark.parametrize("most", [None, 2])
 @pytest.mark.parametrize("layers", [2, 3])
 def test_how_nodes_are_partitioned_changes_nothing_where_every_neighbour_counts(

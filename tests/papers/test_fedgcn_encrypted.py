@@ -45,7 +45,7 @@ from graphfed.methods.registry import get_method
 from graphfed.runs.config import make_config
 from graphfed.runs.run import load_inputs
 from graphfed.runs.train import Event, train
-from graphfed.runtime.local import one_at_a_time, stacked
+from graphfed.runtime.local import stacked
 
 pytest.importorskip("tenseal", reason="encryption needs the extra secure")
 
@@ -94,28 +94,6 @@ def test_encrypted_sums_are_those_in_plaintext_within_the_grids_error(kind, hops
     for a, b in zip(degrees, hidden_degrees, strict=True):
         assert a.dtype == b.dtype
         assert float((a - b).abs().max()) <= (Grid(3).error if kind == "weighted" else 0)
-
-
-@HOPS
-@pytest.mark.parametrize("kind", ["narrow", "in pieces"])
-def test_simulated_is_encrypted_to_the_bit_and_to_the_byte(kind, hops):
-    """Ledgers differ in the name of the protection, and in nothing else."""
-    world = make_world() if kind == "narrow" else wide_world(2100)
-    real, fed = run_local("fedgcn", world, hops=hops, exchange="encrypted")
-    ideal, fed_ideal = run_local("fedgcn", world, hops=hops, exchange="encrypted", protocols="simulated")
-    assert torch.equal(logits(real), logits(ideal))
-    entries, ideal_entries = (
-        {(e["phase"], e["name"], e["from"]): e for e in f.ledger.to_json()["entries"]}
-        for f in (fed, fed_ideal)
-    )
-    assert entries.keys() == ideal_entries.keys()
-    for key, entry in entries.items():
-        ideal_entry = ideal_entries[key]
-        name = key[1].removeprefix("fedgcn/encrypted/")
-        if name in ("rows", "sums", "secret_key"):
-            assert ideal_entry.pop("protection") == "simulated"
-            assert entry.pop("protection") == ("plaintext" if name == "secret_key" else "encrypted")
-        assert entry == ideal_entry
 
 
 @HOPS
@@ -264,10 +242,7 @@ def test_every_client_decrypts_its_own_sums_and_is_sent_no_others():
 
 
 @given(
-    clients=st.integers(1, 5),
-    seed=st.integers(0, 10**6),
-    rows=st.integers(1, 5),
-    only_owners=st.booleans(),
+    clients=st.integers(1, 5), seed=st.integers(0, 10**6), rows=st.integers(1, 5), only_owners=st.booleans()
 )
 def test_a_ciphertext_only_has_rows_of_the_same_senders_and_receivers(clients, seed, rows, only_owners):
     rng = np.random.default_rng(seed)
@@ -402,29 +377,12 @@ def test_a_server_that_damages_a_sum_ends_the_run_with_the_reason(monkeypatch):
         run_local("fedgcn", make_world(), exchange="encrypted")
 
 
-def test_features_that_a_ciphertext_cannot_carry_are_refused_with_the_value():
-    world = wide_world(1100)
-    world.graph.x[3, 5] = 1e9
-    with pytest.raises(InputError, match=r"a value of size \S+e\+08 cannot be encrypted in a sum of 3"):
-        exchanged(world, one_at_a_time(3), 2, "encrypted")
-
-
 def test_an_exchange_of_nothing_cannot_be_encrypted():
     with pytest.raises(InputError, match="exchange='encrypted' cannot be used with hops=0"):
         config_of(get_method("fedgcn"), hops=0, exchange="encrypted")
 
 
-# ---- on real machines, and real data
-
-
-def test_over_flare_the_result_and_the_bytes_are_the_local_ones(tmp_path):
-    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
-    settings = {"clients": 3, "rounds": 2, "exchange": "encrypted", "threads": 1}
-    local = graphfed.run("fedgcn", out=False, **settings)
-    deployed = graphfed.run("fedgcn", runtime="nvflare", out=tmp_path / "run", **settings)
-    assert deployed.test == pytest.approx(local.test, abs=1e-6)
-    sent = {n: b for n, b in deployed.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
-    assert sent == {n: b for n, b in local.bytes["by_transfer"].items() if n.startswith("fedgcn/")}
+# ---- on real data (over FLARE: tests/laws/test_deployed_methods.py)
 
 
 @pytest.mark.real_data

@@ -9,16 +9,12 @@ from typing import Any
 from unittest.mock import patch
 
 import link_worlds
-import numpy as np
 import pytest
 import torch
 from balanced_graphs import Balanced, run_apart, run_here
 from worlds import (
     ThreeWorkers,
     World,
-    as_asked,
-    cohorts_of,
-    config_of,
     having,
     in_thirds,
     last_round_stands,
@@ -26,11 +22,9 @@ from worlds import (
     make_world,
     run_local,
     run_processes,
-    weighted,
 )
 
 from graphfed.crypto.ot import TwoParty
-from graphfed.data.graphs.graph import Split
 from graphfed.data.graphs.social import make_social
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Ledger
@@ -40,8 +34,7 @@ from graphfed.methods.lumos import method as lumos
 from graphfed.methods.lumos.client_trees import pool_matrix
 from graphfed.methods.parts import Network
 from graphfed.nn.sparse import spmm
-from graphfed.runs.train import Event, train
-from graphfed.runtime.local import stacked
+from graphfed.runs.train import train
 from graphfed.tasks.outcome import Outcome
 
 ROUNDS, H = 4, 5
@@ -199,27 +192,6 @@ def test_a_client_with_all_others_as_neighbours_draws_no_negatives() -> None:
     assert drawn.ids.tolist() == [3] * 4
 
 
-def stages_of(**settings: Any) -> list[str]:
-    """The stages that a run of one round reports between its first line and training."""
-    said: list[Event] = []
-    world = as_asked(lumos.METHOD, make_world(1))
-    fed = stacked(world.clients, simulated=True)
-    config = config_of(lumos.METHOD, rounds=1, **settings)
-    data = fed.locate("clients", "data", cohorts_of(world, fed.workers, config))
-    train(fed, lumos.METHOD, data, world.task, config, on_event=said.append)
-    stages = [event.note for event in said if event.phase == "stage"]
-    return stages[1 : stages.index("training: round 1 of 1")]
-
-
-def test_a_run_reports_the_stages_of_its_set_up() -> None:
-    first = "comparing degrees between neighbours (60 clients)"
-    last = ["encoding and sending the features", "building the trees"]
-    walk = [f"balancing the trees: step {step} of 2 of the Markov chain" for step in (1, 2)]
-    assert stages_of(balancer="mcmc", mcmc_steps=2) == [first, *walk, *last]
-    passed = ["balancing the trees: round 1, at most 1", "balancing the trees: shuffling round 1 of 1"]
-    assert stages_of(balancer="local", balance_rounds=1, shuffle_rounds=1) == [first, *passed, *last]
-
-
 # ---- gradients in a secure sum -----------------------------------------------------------------------------
 
 
@@ -238,9 +210,7 @@ def test_gradients_in_a_secure_sum_train_the_same_model(run: Run, backbone: str)
 
 @TASKS
 @pytest.mark.slow
-def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(
-    run: Run,
-) -> None:
+def test_with_secure_sums_the_server_reads_nothing_of_a_single_client(run: Run) -> None:
     """Every transfer to the server, by what protects it: labels, roles, scores and gradients are in sums."""
     _, fed = run(rounds=2, aggregation="secure", protocols="real", balancer="greedy")
     assert {e.name: e.protection for e in fed.ledger.entries if e.direction == "up"} == {
@@ -327,14 +297,6 @@ def test_a_client_with_more_than_a_node_is_refused() -> None:
         train(fed, METHOD, data, world.task, METHOD.configure({}))
 
 
-def test_no_training_node_is_refused() -> None:
-    world = make_world()
-    none = np.zeros_like(world.split.train)
-    world = World(world.graph, Split("none", none, world.split.val, world.split.test), world.partition)
-    with pytest.raises(InputError, match="no client has a training node"):
-        run_local("lumos", world)
-
-
 def test_gradients_that_do_not_fit_are_refused_before_any_feature_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -358,12 +320,6 @@ def test_the_memory_of_gradients_is_counted_by_hand() -> None:
         pytest.raises(InputError, match=f"takes about {need / 1e9:.3g} GB for 6 clients"),
     ):
         lumos.check_memory(ids, trees, task, network)
-
-
-def test_a_graph_with_edge_weights_is_refused_by_its_name() -> None:
-    graph = replace(weighted(make_world()).graph, name="rivers")
-    with pytest.raises(InputError, match="'rivers': lumos trains on trees, whose edges have no weights"):
-        client_trees.check_graph(graph, lumos.METHOD.configure({}))
 
 
 def test_a_feature_outside_its_bounds_is_refused() -> None:

@@ -250,9 +250,7 @@ def test_only_the_papers_acceptance_shows_a_workload_in_plaintext(acceptance: st
 
 
 @pytest.mark.parametrize("balancer", ["greedy", "local"])
-def test_clients_send_the_server_nothing_except_whether_they_can_still_offer_an_edge(
-    balancer: str,
-) -> None:
+def test_clients_send_the_server_nothing_except_whether_they_can_still_offer_an_edge(balancer: str) -> None:
     edges = random_graph(4, 12, 30)
     found = run_here(edges, [tuple(range(12))], balancer=balancer)
     options = {(e["name"], e["dtype"]) for e in found.ledger["entries"] if e["to"] == "server"}

@@ -1,7 +1,6 @@
 """SAPGNN computes what one pooled graph gives, however edges and nodes overlap, and only because its
 updates are max-separable."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from worlds import World, by_node, last_round_stands, make_world, run_local
 
-import graphfed
 from graphfed.crypto.keyed_ids import keyed_names, simulated_key
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.tables import Partition
@@ -27,12 +25,7 @@ from graphfed.methods.base import Task
 from graphfed.methods.common.entity_alignment import all_rows, prepare
 from graphfed.methods.registry import get_method
 from graphfed.methods.sapgnn.config import LayerForm
-from graphfed.methods.sapgnn.layers import (
-    initial_global,
-    initial_local,
-    neighbour_features,
-    pass_rows,
-)
+from graphfed.methods.sapgnn.layers import initial_global, initial_local, neighbour_features, pass_rows
 from graphfed.nn import maxpool
 from graphfed.nn.layers import _inverted
 from graphfed.nn.maxpool import UPDATES, neighbour_max, sparse_maxima
@@ -547,30 +540,3 @@ def test_the_papers_identity_maps_upload_the_features_and_local_maps_do_not(
         for column in sent.T:
             for rows in column.split(30):
                 assert not any(torch.allclose(rows, feature) for feature in x.T)
-
-
-def test_a_cohort_without_any_training_node_is_refused() -> None:
-    world = make_world()
-    none = np.zeros(world.graph.num_nodes, dtype=bool)
-    blind = World(world.graph, Split("none", none, none, ~none), world.partition)
-    with pytest.raises(InputError, match="no client has a training node"):
-        run_local("sapgnn", blind)
-
-
-@pytest.mark.slow
-def test_secure_pooling_over_flare_gives_the_scores_and_the_bytes_of_a_local_run(tmp_path: Path) -> None:
-    """The server's process and the first client's talk through the link; the other clients only send
-    shares."""
-    pytest.importorskip("nvflare", reason="deployment needs the extra deploy")
-    torch.set_default_dtype(torch.float32)
-    options = {"data": "social", "clients": 3, "partition": "edges_uniform", "rounds": 2, "hidden": 4}
-    options |= {"dropout": 0.0, "pooling": "secure"}
-    local = graphfed.run("sapgnn", out=False, **options)
-    deployed = graphfed.run("sapgnn", runtime="nvflare", out=tmp_path / "run", **options)
-    assert deployed.test == pytest.approx(local.test, abs=1e-6)
-    deployed_bytes, local_bytes = (
-        {name: size for name, size in run.bytes["by_transfer"].items() if name.startswith("sapgnn/")}
-        for run in (deployed, local)
-    )
-    assert deployed_bytes == local_bytes
-    assert deployed_bytes["sapgnn/local_embedding/protocol"] > 10**6

@@ -81,8 +81,7 @@ def gaussian_delta(epsilon: float, sigma: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("k", "sigma"),
-    [*product([1, 9], [1.0, 4.0]), (1, 0.5), pytest.param(9, 0.5, marks=pytest.mark.slow)],
+    ("k", "sigma"), [*product([1, 9], [1.0, 4.0]), (1, 0.5), pytest.param(9, 0.5, marks=pytest.mark.slow)]
 )
 def test_gaussian_noise_is_bounded_by_both_accountants_and_met_by_losses(sigma: float, k: int):
     """k uses with sigma are one with sigma / sqrt(k)."""

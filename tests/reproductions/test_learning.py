@@ -78,12 +78,7 @@ def times(
         options={"data": "digits", "clients": 2, "rounds": 8},
         quick=SHORT,
         rows=(
-            Row(
-                "full",
-                "fedgraph",
-                settings={"policy": "full", "lr": 0.05},
-                relative=(Relative("learned"),),
-            ),
+            Row("full", "fedgraph", settings={"policy": "full", "lr": 0.05}, relative=(Relative("learned"),)),
             Row("learned", "fedgraph", policy=policy, **{"settings": {"lr": 0.05}, **row}),
             Row("central", "central", settings={"optimizer": "adam", "lr": 0.01, "local_steps": 3}),
         ),
@@ -557,11 +552,7 @@ def test_fedgraph_has_the_figures_that_the_text_of_the_paper_says() -> None:
     }  # fmt: skip
     assert items["fig7"].targets["early"] == Target(share=0.75)
     targets = {name: items[name].targets["printed"] for name in ("fig7", "fig7-citeseer", "fig7-dblp")}
-    assert targets == {
-        "fig7": Target(share=0.9016),
-        "fig7-citeseer": Target(share=0.879),
-        "fig7-dblp": None,
-    }
+    assert targets == {"fig7": Target(share=0.9016), "fig7-citeseer": Target(share=0.879), "fig7-dblp": None}
     for name in ("fig10", "fig10-citeseer"):
         assert items[name].rows[0].relative[0].printed == {"accuracy": 10}
     assert items["fig10-dblp"].rows[0].relative[0].printed == {}
@@ -589,6 +580,7 @@ def test_the_short_version_of_fedgraph_learns_and_needs_no_file(
     assert Path(used["policy_file"]).samefile("r/policies/cora-ddpg/policy.safetensors")
 
 
+@pytest.mark.on_demand
 def test_every_figure_of_fedgraph_runs_in_its_short_version(own_folder: Path) -> None:
     pytest.importorskip("stable_baselines3", reason="the extra 'rl' is not installed")
     for data in (None, "citeseer", "dblp"):

@@ -100,10 +100,7 @@ SEEN = on_data(
         cells=visible_cells,
         draw=draw_visible,
         settings=TWELVE,
-        rows=(
-            Row("a third", "last_value", options={"split": "inductive:0.33"}),
-            Row("all", "last_value"),
-        ),
+        rows=(Row("a third", "last_value", options={"split": "inductive:0.33"}), Row("all", "last_value")),
     ),
     ("roads",),
 )

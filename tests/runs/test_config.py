@@ -21,12 +21,7 @@ from graphfed.methods.settings import value as value_of
 from graphfed.plain_yaml import dump_yaml
 from graphfed.runs.config import checked_training, make_config, read_config
 from graphfed.runs.reopen import config_from_json
-from graphfed.runs.settings import (
-    Setting,
-    changed_settings,
-    parse_settings,
-    settings_of,
-)
+from graphfed.runs.settings import Setting, changed_settings, parse_settings, settings_of
 from graphfed.tasks.base import PRESETS
 from graphfed.tasks.registry import get_task
 from graphfed.tasks.run_config import default_threads
@@ -40,15 +35,9 @@ from graphfed.tasks.run_config import default_threads
         ({"method": 3}, "method=3"),
         ({"data": "coraa"}, "unknown data set 'coraa'; did you mean 'cora'"),
         ({"data": "roads"}, "'roads' is for forecasting; cnfgnn, "),
-        (
-            {"partition": "sensors"},
-            "'sensors' assigns each sensor to a client, and 'digits'",
-        ),
+        ({"partition": "sensors"}, "'sensors' assigns each sensor to a client, and 'digits'"),
         ({"method": "last_value", "data": "cora"}, "forecasts readings of sensors, and 'cora' is a graph"),
-        (
-            {"method": "last_value", "partition": "random"},
-            "'random' is for graphs, and 'roads' holds",
-        ),
+        ({"method": "last_value", "partition": "random"}, "'random' is for graphs, and 'roads' holds"),
         ({"method": "last_value", "task": "classification"}, "last_value cannot do task 'classification'"),
         ({"data": 7}, "data of type int"),
         ({"partition": "radnom"}, "unknown partition 'radnom'; did you mean 'random'"),
@@ -119,10 +108,7 @@ from graphfed.tasks.run_config import default_threads
             "data.dense='maybe' cannot be used: expected yes",
         ),
         ({"rounds": 3, "settings": {"rounds": 4}}, "rounds is given twice"),
-        (
-            {"method": "central", "settings": {"fraction": 0.5}},
-            "central has no setting 'fraction'",
-        ),
+        ({"method": "central", "settings": {"fraction": 0.5}}, "central has no setting 'fraction'"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(options: dict[str, object], message: str) -> None:
@@ -187,14 +173,13 @@ def same_everywhere(setting: Setting) -> Setting:
     return dataclasses.replace(setting, default=None, description="", own=False)
 
 
-@pytest.mark.deeper
 @pytest.mark.parametrize("method", METHODS)
-def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str, deep: bool) -> None:
-    """A refusal names the setting, the value and what was expected, and repeats no library's words. In the
-    first tier a setting of several methods is tried with the first of them."""
+def test_every_setting_of_every_method_is_refused_in_our_own_words(method: str) -> None:
+    """A refusal names the setting, the value and what was expected, and repeats no library's words. A setting
+    of several methods is tried with the first of them."""
     config = get_method(method)
     for setting in settings_of(config):
-        if not deep and first_methods()[same_everywhere(setting)] != method:
+        if first_methods()[same_everywhere(setting)] != method:
             continue
         refused, needed = 0, settings_needed(config, setting.name)
         for value in BAD_VALUES:
@@ -357,11 +342,7 @@ def test_a_setting_without_name_or_value_or_given_twice_is_refused(pairs: list[s
 def test_a_config_file_has_the_names_of_the_options(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("method: fedavg\nclients: 3\nrounds: null\nset:\n  lr: 0.1\n  partition.beta: 1.0\n")
-    assert read_config(path) == {
-        "method": "fedavg",
-        "clients": 3,
-        "set": {"lr": 0.1, "partition.beta": 1.0},
-    }
+    assert read_config(path) == {"method": "fedavg", "clients": 3, "set": {"lr": 0.1, "partition.beta": 1.0}}
 
 
 @pytest.mark.parametrize(

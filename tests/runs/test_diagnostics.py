@@ -17,12 +17,7 @@ from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import TITLES, swings
 from graphfed.runs.run import Result
 from graphfed.studies.compare import compare
-from graphfed.studies.comparison import (
-    Comparison,
-    check_comparison,
-    comparison_in,
-    unequal_settings,
-)
+from graphfed.studies.comparison import Comparison, check_comparison, comparison_in, unequal_settings
 
 #: Settings that train a GCN to the end on the graphs below.
 HEALTHY: dict[str, Any] = {

@@ -266,16 +266,6 @@ def test_a_sweep_chooses_the_smallest_error() -> None:
         graphfed.sweep("gru_fedavg", grid={"horizon": [1, 2]}, out=False)
 
 
-def test_a_search_of_settings_looks_for_the_smallest_error() -> None:
-    settings = {**SMALL, "every": 60, "lags": 4, "horizon": 3, "hidden": 4}
-    found = graphfed.sweep(
-        "gru_fedavg", ranges={"lr": (1e-7, 0.1, "log")}, trials=3, seeds=(0,), rounds=2, settings=settings,
-        out=False,
-    )  # fmt: skip
-    errors = [trial["val"]["rmse"]["mean"] for trial in found.trials]
-    assert found.chosen["val"]["rmse"]["mean"] == min(errors)
-
-
 # ---- sensors that send nothing when the model is used ------------------------------------------------------
 
 TINY = {"lags": 3, "horizon": 2, "every": 40}

@@ -44,9 +44,7 @@ def pairs_in(folder: Path) -> dict[str, np.ndarray]:
     return {name: np.array(table[name].to_pylist()) for name in table.column_names}
 
 
-def test_the_command_writes_a_whole_folder_and_says_what_it_found(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_writes_a_whole_folder_and_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "central", *COMMAND, "--out", "run", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["task"] == LINK_PREDICTION
@@ -203,10 +201,7 @@ def test_a_folder_of_an_earlier_version_says_no_task_and_classifies() -> None:
         (["fedavg"], "fedavg cannot do task 'link_prediction'; choose central"),
         (["central", "--split", "public"], "'public' is a split of nodes"),
         (["central", "--clients", "2", "--runtime", "nvflare"], "'nvflare' cannot do task 'link_prediction'"),
-        (
-            ["central", "--startup-kit", "startup_kits/coordinator"],
-            "link prediction cannot be deployed",
-        ),
+        (["central", "--startup-kit", "startup_kits/coordinator"], "link prediction cannot be deployed"),
         (
             ["central", "--partition", "edges_uniform"],
             "link prediction needs every node at exactly one client",

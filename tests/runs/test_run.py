@@ -381,10 +381,7 @@ def test_out_false_writes_nothing(own_folder: Path) -> None:
             | {"partition": "ego", "runtime": "processes", "workers": 50},
             "50 workers cannot hold 40 clients",
         ),
-        (
-            {"method": "fedgcn", "backbone": "gat"},
-            "fedgcn always has backbone=gcn",
-        ),
+        ({"method": "fedgcn", "backbone": "gat"}, "fedgcn always has backbone=gcn"),
         ({"method": "fedgcn", "partition": "edges_uniform"}, "needs every node at exactly one client"),
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
     ],

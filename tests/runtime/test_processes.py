@@ -371,8 +371,7 @@ def test_a_length_over_the_limit_is_refused_on_arrival(pair: tuple[Connection, C
     pair[1].send_bytes(b"/key")
     os.write(pair[1].fileno(), (11).to_bytes(4, "big"))
     with pytest.raises(
-        ProcessError,
-        match=r"worker 0 sent a message that cannot be read .*at most 10 bytes are read",
+        ProcessError, match=r"worker 0 sent a message that cannot be read .*at most 10 bytes are read"
     ):
         link.recv(0, "key")
 

@@ -160,9 +160,7 @@ METHOD = Method(
     setup=begin,
     round=round,
     predict=predict,
-    sends=Sent(
-        messages={"targets": "The sum of a client's targets.", "mean": "The mean."},
-    ),
+    sends=Sent(messages={"targets": "The sum of a client's targets.", "mean": "The mean."}),
 )
 
 # ---- what the program makes of it --------------------------------------------------------------------------

@@ -16,14 +16,7 @@ from graphfed.methods.averaging.methods import FEDAVG
 from graphfed.methods.base import Task
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.tasks.evaluation import Scored
-from graphfed.tasks.graphs.node_scores import (
-    Selection,
-    bins_of,
-    headline_of,
-    score_clients,
-    scored,
-    total,
-)
+from graphfed.tasks.graphs.node_scores import Selection, bins_of, headline_of, score_clients, scored, total
 from graphfed.tasks.node_classification import TASK as NODES
 
 
