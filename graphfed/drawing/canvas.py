@@ -109,6 +109,14 @@ def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = 
     return image.getvalue() if form != "svg" else _with_names(image.getvalue().decode()).encode()
 
 
+def draw_figure(rows: Charts, width: float = WIDTH) -> "Figure":
+    """Draw a picture as a figure of matplotlib, on white, for a notebook or a program."""
+    with _style():
+        figure = _figure(rows, width, "outside upper left")
+    figure.set_facecolor("white")
+    return figure
+
+
 @contextlib.contextmanager
 def _style(facecolor: str = "none") -> Iterator[None]:
     """Draw everything in this block in the common style."""

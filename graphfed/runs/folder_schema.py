@@ -378,6 +378,12 @@ class _OneRun(_Manifest):
     device: str
 
 
+class ModelManifest(_OneRun):
+    """What every manifest.json of a run says about its model."""
+
+    config: _AskedOptions
+
+
 class RunManifest(_OneRun):
     """The manifest.json of a run whose data was on this machine."""
 

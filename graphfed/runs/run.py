@@ -9,22 +9,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import ConfigDict, model_validator
 
 from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
 from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
-from graphfed.runs import folder_schema as schema
 from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import diagnose
-from graphfed.runs.folder_schema import FileModel
 from graphfed.runs.model_file import model_arrays
 from graphfed.runs.progress import show_data, show_progress, stages_of
+from graphfed.runs.result import Result, Unwritten
 from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
@@ -54,74 +52,6 @@ __all__ = [
     "write_file",
     "write_manifest",
 ]
-
-
-class Result(FileModel):
-    """What a run found: the content of result.json.
-
-    Attributes:
-        best_round: The round with the best validation metric; None if every client selects its own round.
-        val: Validation metrics at the best round, over all nodes of all clients.
-        test: Test metrics at the best round, over all nodes of all clients.
-        seconds: The time of set-up, training and all, and the mean time of a round.
-        bytes: Payload bytes of set-up and training.
-        privacy: The privacy statement that follows from the ledger.
-        peak_rss_mb: The largest memory of a process of the run, in MB of 10^6 bytes.
-        hashes: Of the data, the split and the partition.
-        details: What else the run found (docs/runs.md).
-        folder: The folder with the files of the run; None if nothing was written.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    method: str
-    dataset: str
-    task: str
-    clients: schema.Positive
-    partition: str
-    rounds: schema.Count
-    best_round: schema.Count | None
-    seed: schema.Integer
-    runtime: str
-    val: schema.Metrics
-    test: schema.Metrics
-    seconds: Annotated[dict[str, float], schema.Form(schema.Seconds)]
-    bytes: Annotated[JsonObject, schema.Form(schema.SentBytes)]
-    privacy: Annotated[JsonObject, schema.Form(schema.Privacy)]
-    peak_rss_mb: schema.Real
-    hashes: Annotated[dict[str, str], schema.Form(schema.Hashes)]
-    versions: dict[str, str]
-    details: Annotated[JsonObject, schema.Form(schema.Details)]
-    folder: Path | None = None
-
-    @model_validator(mode="after")
-    def _check_metrics(self) -> "Result":
-        schema.check_metrics(self.task, val=self.val, test=self.test)
-        return self
-
-    def to_json(self) -> JsonObject:
-        """Return the content of result.json.
-
-        Returns:
-            Plain numbers; None for a number that is not finite.
-        """
-        return files.plain_object(self.model_dump(exclude={"folder"}))
-
-    @staticmethod
-    def read(folder: str | Path) -> "Result":
-        """Read the result in the folder of a run.
-
-        Args:
-            folder: The folder of a run that has ended.
-
-        Returns:
-            The result.
-
-        Raises:
-            InputError: There is no usable result.json.
-        """
-        content = files.read_json(Path(folder) / "result.json", Result)
-        return Result.model_validate({**content, "folder": Path(folder)})
 
 
 def run(
@@ -209,7 +139,7 @@ def run(
         on_event = show if on_round is None else _with_rounds(show, on_round)
         inputs = load_inputs(config, on_stage=stages_of(on_event))
         show_data(inputs, progress)
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+        return execute(config, inputs, folder=folder, command=command, on_event=on_event, keep=True)
 
 
 def _with_rounds(
@@ -234,11 +164,13 @@ def execute(
     command: str,
     on_event: "Callable[[Event], None] | None" = None,
     own_partition: bool = True,
+    keep: bool = False,
 ) -> Result:
     """Train and score a run whose inputs are loaded, and write the results.
 
-    `folder` is open; None writes nothing. With `own_partition` the folder gets a copy of a partition that was
-    read from a file. Raises Interrupted if SIGINT or SIGTERM came during training.
+    `folder` is open; None writes nothing, and with `keep` the result then holds what the files would have.
+    With `own_partition` the folder gets a copy of a partition that was read from a file. Raises Interrupted
+    if SIGINT or SIGTERM came during training.
     """
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
@@ -249,7 +181,7 @@ def execute(
             keep_partition(folder, config, inputs)
         stages_of(on_event)("describing and drawing the data")
         write_file(folder, "overview.json", inputs.overview())
-    return finish(config, inputs, folder=folder, start=None, on_event=on_event)
+    return finish(config, inputs, folder=folder, start=None, on_event=on_event, keep=keep)
 
 
 def finish(
@@ -259,11 +191,12 @@ def finish(
     folder: Path | None,
     start: int | None,
     on_event: "Callable[[Event], None] | None" = None,
+    keep: bool = False,
 ) -> Result:
     """Train to the end and write the result.
 
-    `folder` is that of the run, None to write nothing; `start` is the round of the checkpoint to go on from,
-    None for the beginning. Raises Interrupted if SIGINT or SIGTERM came during training.
+    `folder` is that of the run, None to write nothing (see `execute`); `start` is the round of the checkpoint
+    to go on from, None for the beginning. Raises Interrupted if SIGINT or SIGTERM came during training.
     """
     with computing_with(_threads_of(config, inputs)):
         trained = _train(config, inputs, folder, start, on_event)
@@ -315,6 +248,17 @@ def finish(
             weights=trained.weights,
             predictions=inputs.tables(config, trained.predicted),
             client_statistics=trained.client_statistics,
+        )
+    elif keep:
+        result.keep(
+            Unwritten(
+                [files.plain_object(line) for line in outcome.history],
+                lambda: inputs.tables(config, trained.predicted),
+                trained.weights,
+                config.method,
+                inputs.task(config.task),
+                config.settings,
+            )
         )
     return result
 

@@ -162,12 +162,17 @@ def encode_sums(sums: Sums) -> Sums:
     return {name: encode_whole(x) for name, x in sums.items()}
 
 
+def scale_rows(x: Tensor, scaling: Scaling, client: Tensor) -> Tensor:
+    """Scale dense features [n, F] of the nodes of clients [n]."""
+    return _scaled(x, _of_row(scaling.center, client), _of_row(scaling.scale, client))
+
+
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     x, center, scale = cohort.x, scaling.center, scaling.scale
     if x is None:
         return cohort
     if not isinstance(x, SparseMatrix):
-        return replace(cohort, x=_scaled(x, _of_row(center, cohort.client), _of_row(scale, cohort.client)))
+        return replace(cohort, x=scale_rows(x, scaling, cohort.client))
     if scaling.as_dense:
         return apply_scaling(replace(cohort, x=x.to_dense()), scaling)
     # A column stays sparse if its centre is zero for every client.
