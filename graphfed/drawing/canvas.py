@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+    # As itself: other packages name the type from here.
+    from matplotlib.figure import Figure as Figure  # noqa: PLC0414
 
 #: Colours of series, which colour-blind readers can distinguish, too; and the CSS variable of each colour.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")

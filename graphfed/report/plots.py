@@ -12,7 +12,7 @@ from graphfed.tasks.headline import headline
 from graphfed.tasks.registry import get_task
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from graphfed.drawing.canvas import Figure
 
 
 def draw_history(result: Result, metric: str | None) -> "Figure":

@@ -21,8 +21,8 @@ from graphfed.runs.progress import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from matplotlib.figure import Figure
 
+    from graphfed.drawing.canvas import Figure
     from graphfed.methods.base import Method, Task
     from graphfed.runs.trained_model import GraphModel
 

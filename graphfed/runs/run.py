@@ -60,7 +60,7 @@ def run(
     task: str | None = None,
     data: object = None,
     clients: int | None = None,
-    partition: str | Path | None = None,
+    partition: object = None,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -87,11 +87,14 @@ def run(
             the path of a description of one's own files (.yaml, see
             `graphfed.data.user_files.graph_description`) or of a whole graph (.pt, .graphml), a description
             as a mapping, a `graphfed.data.graphs.graph.Graph`, a PyG `Data`, a networkx graph or
-            `graphfed.data.sensors.series.Sensors`.
+            `graphfed.data.sensors.series.Sensors`. A list of PyG `Data`, or a mapping from names to them, has
+            one for each client. DataFrames are ``(nodes, edges)``, or a description with DataFrames in the
+            place of files. "pyg:Amazon/Photo" and "ogb:ogbn-arxiv" are loaded by these libraries.
         clients: The number of clients; default: 10, or as many as the partition has.
-        partition: A name, or the file of a saved partition (`Partition.save`, `graphfed data partition`).
-            Default: "column", the clients that the data names, if it names them; else the partition of the
-            method: "label_dirichlet", "ego", or for forecasting "sensors", one client for each sensor.
+        partition: A name, the file of a saved partition (`Partition.save`, `graphfed data partition`), a
+            `graphfed.Partition`, or the client of each node, whole numbers [N]. Default: "column", the
+            clients that the data names, if it names them; else the partition of the method:
+            "label_dirichlet", "ego", or for forecasting "sensors", one client for each sensor.
         rounds: The largest number of rounds; default: the task's.
         seed: The seed of weights, draws, partition and split.
         split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; for link prediction

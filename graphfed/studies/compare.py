@@ -18,6 +18,7 @@ from graphfed.runs.run import Result, write_file
 from graphfed.runs.settings import given_settings, unknown_setting
 from graphfed.studies.comparison import Comparison, comparison_in, make_comparison
 from graphfed.studies.plan import Failures, Row, Study, chosen_seeds, existing_settings, read_configs
+from graphfed.tasks.given_partition import with_partition_file
 from graphfed.tasks.registry import task_or_default
 from graphfed.tasks.run_options import OPTIONS
 from graphfed.tasks.source import DataSource, data_source
@@ -141,7 +142,7 @@ def _plan(
     data = options.get("data")
     # Resolved once: else the user's files are read for every config.
     source = data_source(task_or_default(task).data.default if data is None else data)
-    partition = options.get("partition")
+    partition = with_partition_file({**options, "data": source, "settings": settings}).get("partition")
     if partition is None:
         # One partition for all rows: that of the first method with a partition of its own.
         defaults = [default_partition(row.method, source) for row in asked]

@@ -36,8 +36,9 @@ from graphfed.terminal import markup
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from matplotlib.figure import Figure
     from rich.table import Table
+
+    from graphfed.drawing.canvas import Figure
 
 #: An error over all readings, the missing ones among them.
 AS_READ = "rmse_as_read"
