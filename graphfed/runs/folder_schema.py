@@ -271,6 +271,7 @@ class CheckpointFile(FileModel):
     names: list[str]
     progress: list[_Progress]
     history: list[MetricsLine]
+    planned: Count = 0
     setup_seconds: Amount
     seconds: Amount
     ledger: LedgerFile

@@ -21,7 +21,7 @@ from graphfed.runs import folder as files
 from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import diagnose
 from graphfed.runs.model_file import model_arrays
-from graphfed.runs.progress import show_data, show_progress, stages_of
+from graphfed.runs.progress import log_note, show_data, show_progress, stages_of, warn
 from graphfed.runs.result import Result, Unwritten
 from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
@@ -112,7 +112,8 @@ def run(
         data_dir: The folder where data files are looked for first.
         out: The folder to write; None for ``runs/<method>-<data>-<time>``, False to write nothing.
         checkpoint_every: Seconds between checkpoints, from which `resume` goes on; 0 for one in every round.
-        progress: Whether to show progress on stderr.
+        progress: Whether to show progress on stderr. If not, remarks on the data are warnings
+            (`graphfed.errors.GraphfedWarning`), and the logger "graphfed" gets messages about long steps.
         on_round: Called after every evaluated round with its line of metrics.jsonl: ``round``, ``val`` (the
             validation metrics by name), ``bytes``, ``seconds``, and ``facts`` if the method reports any. An
             exception that it raises ends the run.
@@ -137,22 +138,25 @@ def run(
     # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.
     with (
         nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint),
-        show_progress(f"{config.method.name} on {config.data_name}", progress) as show,
+        show_progress(f"{config.method.name} on {config.data_name}", progress) as shown,
     ):
+        show = log_note if shown is None else shown
         on_event = show if on_round is None else _with_rounds(show, on_round)
         inputs = load_inputs(config, on_stage=stages_of(on_event))
         show_data(inputs, progress)
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event, keep=True)
+        result = execute(config, inputs, folder=folder, command=command, on_event=on_event, keep=True)
+    for warning in result.details["warnings"]:
+        warn(warning["text"])
+    return result
 
 
 def _with_rounds(
-    show: "Callable[[Event], None] | None", on_round: Callable[[JsonObject], None]
+    show: "Callable[[Event], None]", on_round: Callable[[JsonObject], None]
 ) -> "Callable[[Event], None]":
     """Return a function that shows a run's events and passes the line of every evaluated round on."""
 
     def on_event(event: "Event") -> None:
-        if show is not None:
-            show(event)
+        show(event)
         if event.line is not None and event.line["val"] is not None:
             on_round(event.line)
 

@@ -57,6 +57,11 @@ class Inputs(ABC):
         return ()
 
     @property
+    def feature_line(self) -> tuple[str, ...]:
+        """A line with the names of the features, if the data has them."""
+        return ()
+
+    @property
     @abstractmethod
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the data that a user should know before training."""

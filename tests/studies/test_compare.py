@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphfed
+from graphfed.data.graphs.graph import make_graph
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.references import REFERENCES
 from graphfed.runs.run import Result
@@ -374,3 +375,35 @@ def test_a_plot_shows_mean_and_deviation_of_every_row(table: Comparison) -> None
     ] == [row["test"]["accuracy"]["mean"] for row in table.rows]
     with pytest.raises(InputError, match="no test metric 'acc'"):
         table.plot("acc")
+
+
+@pytest.mark.slow
+def test_runs_in_several_processes_give_the_table_and_the_files_of_runs_in_one(
+    table: Comparison, tmp_path: Path
+) -> None:
+    several = compare(
+        ["fedprox"], clients=3, rounds=2, seeds=(0, 1), settings={"mu": 0.1}, threads=1, jobs=2,
+        out=tmp_path / "table",
+    )  # fmt: skip
+    for one, other in zip(table.rows, several.rows, strict=True):
+        assert (one["label"], one["test"], one["hashes"]) == (other["label"], other["test"], other["hashes"])
+    assert table.folder is not None
+    assert {path.name for path in (tmp_path / "table").iterdir()} == {
+        path.name for path in table.folder.iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"jobs": 0}, "jobs=0 cannot be used"),
+        ({"jobs": 2, "out": False}, "jobs needs a folder"),
+        ({"jobs": 2, "data": make_graph("own", np.eye(4), np.arange(4) % 2, np.zeros((2, 0)))}, "an object"),
+    ],
+)
+def test_processes_that_could_not_make_the_runs_are_refused_before_anything_is_written(
+    asked: dict[str, Any], message: str, own_folder: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        compare(["fedavg"], clients=2, rounds=1, **asked)
+    assert not [*own_folder.iterdir()]
