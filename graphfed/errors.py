@@ -47,6 +47,10 @@ class InputError(GraphfedError):
     exit_code = UNUSABLE
 
 
+class GraphfedWarning(UserWarning):
+    """A remark on the data or on the result of a run, for programs; the command line prints it."""
+
+
 class PlaceError(GraphfedError, TypeError):
     """A method used a value at a place where it does not live."""
 

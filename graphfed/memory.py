@@ -20,10 +20,12 @@ def peak_memory() -> int:
     """Return the largest resident memory that this process, or one of its ended children, has had.
 
     Returns:
-        Bytes.
+        Bytes; 0 on Windows, which does not report it in this way.
     """
-    import resource
-
+    try:
+        import resource
+    except ModuleNotFoundError:
+        return 0
     # ru_maxrss is in bytes on macOS and in kilobytes on Linux.
     unit = 1 if sys.platform == "darwin" else 1024
     peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -81,12 +83,12 @@ def limited_memory(more: int | None) -> Iterator[None]:
     Yields:
         Nothing. On systems other than Linux there is no limit.
     """
-    import resource
-
     status = Path("/proc/self/status")
     if more is None or not status.exists():
         yield
         return
+    import resource  # only Linux has the file above
+
     # RLIMIT_DATA bounds the private memory of the process, which VmData measures.
     present = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
     limit = int(present.split()[1]) * 1024 + more

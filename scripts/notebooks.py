@@ -75,8 +75,9 @@ def execute(path: Path) -> NotebookNode:
         # Sockets in the file system: nothing listens on a port.
         kernel = client.create_kernel_manager()
         kernel.transport, kernel.ip = "ipc", f"{folder}/socket"
-        # What cells write for themselves goes with the folder.
-        client.execute(env={**os.environ, "TMPDIR": folder})
+        # What cells write for themselves goes with the folder. Remarks on data and results are warnings,
+        # which would be outputs on stderr.
+        client.execute(env={**os.environ, "TMPDIR": folder, "PYTHONWARNINGS": "ignore::UserWarning"})
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
         for output in cell.get("outputs", ()):

@@ -10,6 +10,7 @@ from pathlib import Path
 import networkx as nx
 
 import graphfed
+from graphfed.memory import limited_memory, peak_memory
 
 PACKAGE = Path(graphfed.__file__).parent
 #: Top to bottom; a module may import from its own layer and from those below it.
@@ -120,6 +121,28 @@ def test_only_the_package_for_deployment_imports_nvflare():
 def test_only_the_package_for_drawing_imports_matplotlib():
     importing = {path for path in PACKAGE.rglob("*.py") if imports_of(path, "matplotlib")}
     assert {path.parent.relative_to(PACKAGE).as_posix() for path in importing} == {"drawing"}
+
+
+#: Modules of the standard library that Windows does not have.
+POSIX = {"fcntl", "grp", "pwd", "resource", "termios"}
+
+
+def test_no_module_needs_a_posix_system_to_be_imported():
+    needing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if (isinstance(node, ast.Import) and POSIX & {alias.name for alias in node.names})
+        or (isinstance(node, ast.ImportFrom) and node.module in POSIX)
+    }
+    assert needing == set()
+
+
+def test_without_the_module_resource_the_peak_of_memory_is_not_reported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() == 0
+    with limited_memory(None):
+        pass
 
 
 def test_a_module_of_every_layer_that_exists_is_known():

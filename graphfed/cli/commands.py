@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from graphfed.cli.reproduce import reproduce
 from graphfed.cli.site import app as site
 from graphfed.cli.sweep import sweep
 from graphfed.cli.training import compare, resume, run
-from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError
+from graphfed.errors import DONE, FAILED, INTERRUPTED, UNUSABLE, GraphfedError, GraphfedWarning
 from graphfed.memory import is_out_of_memory
 from graphfed.runtime.interrupts import stopping
 from graphfed.terminal import open_standard_streams, print_line
@@ -92,8 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        # SIGTERM is like Ctrl-C, so that commands can save and clean up.
-        with stopping():
+        # SIGTERM is like Ctrl-C, so that commands can save and clean up. Warnings are for programs: commands
+        # print the same texts themselves.
+        with stopping(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", GraphfedWarning)
             code = app(
                 None if arguments is None else list(arguments), prog_name="graphfed", standalone_mode=False
             )

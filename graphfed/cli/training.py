@@ -14,7 +14,7 @@ from graphfed.cli.options import (
 from graphfed.cli.output import command_line, interruption_logged, print_outcome, say, summary
 from graphfed.cli.values import method_names, run_folders
 from graphfed.errors import InputError
-from graphfed.tasks.run_options import DATA_PANEL, MACHINE_PANEL, OUTPUT_PANEL
+from graphfed.tasks.run_options import DATA_PANEL, MACHINE_PANEL, OUTPUT_PANEL, TRAINING_PANEL
 from graphfed.terminal import print_line
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _print_result(result: "Result", shared: SharedOptions) -> None:
 
 @with_options(
     "data", "config", "clients", "partition", "rounds", "seeds", "split", "task", "runtime", "workers",
-    "placement", "device", "threads", "data_dir", "plugin", "out", "checkpoint_every", "settings", "as_json",
-    "report", "progress",
+    "placement", "device", "threads", "jobs", "data_dir", "plugin", "out", "checkpoint_every", "settings",
+    "as_json", "report", "progress",
 )  # fmt: skip
 def compare(
     methods: Annotated[
@@ -167,6 +167,15 @@ def compare(
             help="Folder to write, new or empty (default: runs/compare-DATA-TIME).",
         ),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            show_default=False,
+            rich_help_panel=MACHINE_PANEL,
+            help="Number of runs at a time, each in a process of its own (default: 1).",
+        ),
+    ] = 1,
 ) -> None:
     """Compare methods over several seeds on the same splits: mean and deviation, bytes, seconds.
 
@@ -197,6 +206,7 @@ def compare(
             [*(methods or ()), *rows],
             **options,
             settings=settings,
+            jobs=jobs,
             progress=shared.progress,
             command=command_line(),
         )
@@ -230,7 +240,7 @@ def _print_comparison(comparison: "Comparison", shared: SharedOptions) -> None:
         say(f"warning: {warning.text}")
 
 
-@with_options("data_dir", "plugin", "as_json", "report", "progress")
+@with_options("rounds", "data_dir", "plugin", "as_json", "report", "progress")
 def resume(
     folder: Annotated[
         Path,
@@ -242,6 +252,15 @@ def resume(
     ],
     *,
     shared: SharedOptions,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="R",
+            rich_help_panel=TRAINING_PANEL,
+            help="Extend a finished run to so many rounds: the result is that of a run with this number from "
+            "the start.",
+        ),
+    ] = None,
 ) -> None:
     """Continue an interrupted run, comparison, sweep or learning of a policy from its newest checkpoint.
 
@@ -252,6 +271,7 @@ def resume(
 
         graphfed resume runs/fedavg-cora-20260131-120000
         graphfed resume skewed --data-dir data --json
+        graphfed resume skewed --rounds 600
 
     Files:
 
@@ -266,7 +286,7 @@ def resume(
     from graphfed.studies.sweep import Sweep
 
     with interruption_logged():
-        ended = continue_run(folder, **shared.run, progress=shared.progress)
+        ended = continue_run(folder, rounds=rounds, **shared.run, progress=shared.progress)
     if isinstance(ended, Result):
         _print_result(ended, shared)
     elif isinstance(ended, Sweep):

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+    # As itself: other packages name the type from here.
+    from matplotlib.figure import Figure as Figure  # noqa: PLC0414
 
 #: Colours of series, which colour-blind readers can distinguish, too; and the CSS variable of each colour.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f")
@@ -107,6 +109,14 @@ def picture_file(title: str, rows: Charts, *, width: float = WIDTH, form: str = 
         image = io.BytesIO()
         figure.savefig(image, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
     return image.getvalue() if form != "svg" else _with_names(image.getvalue().decode()).encode()
+
+
+def draw_figure(rows: Charts, width: float = WIDTH) -> "Figure":
+    """Draw a picture as a figure of matplotlib, on white, for a notebook or a program."""
+    with _style():
+        figure = _figure(rows, width, "outside upper left")
+    figure.set_facecolor("white")
+    return figure
 
 
 @contextlib.contextmanager

@@ -378,7 +378,13 @@ def with_unit_features(cohort: Cohort) -> Cohort:
         return replace(cohort, x=x.with_values(x.values / length[x.row].clamp(min=_TINY)))
     if x is None:
         return cohort
-    return replace(cohort, x=x / x.norm(dim=1, keepdim=True).clamp(min=_TINY))
+    return replace(cohort, x=unit_rows(x))
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Scale dense rows [n, F] to length 1, except those that are all 0."""
+    length: Tensor = x.norm(dim=1, keepdim=True)
+    return x / length.clamp(min=_TINY)
 
 
 #: The length of a feature vector that is not all 0 is above this.

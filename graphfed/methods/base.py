@@ -156,6 +156,9 @@ class Method:
     #: partitioned graph or of readings (`methods.common.sizes`). None: latest weights, best weights and the
     #: optimiser's state of one network, or of one at every client if `personal`.
     checkpoint: Callable[[Any, Any], int] | None = None
+    #: plans_rounds(config): returns how training depends on the planned number of rounds, a clause, so that a
+    #: finished run cannot be extended; "" if it does not. None: it never does.
+    plans_rounds: Callable[[Any], str] | None = None
     #: The paper: authors, title, venue and address.
     paper: str = ""
     #: The tasks it can do (names in `tasks.registry.TASKS`); the first is the default.

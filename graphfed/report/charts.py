@@ -69,13 +69,17 @@ def _score_charts(subject: Subject, figures: Figures) -> dict[str, str]:
     task = task_or_default(subject.first.result.task)
     unit = (figures.unit or f"unit of the {task.targets}") if isinstance(figures, Errors) else None
     followed = followed_metric(subject, figures)
-    curves = {label: _shared_rounds(runs, followed) for label, runs in subject.rows.items()}
+    drawable = {label: _shared_rounds(runs, followed) for label, runs in subject.rows.items()}
     # A curve of percentages needs two points. Of forecasts, a row with one point is drawn as a level: a
     # method that trains nothing is what the others have to beat.
-    curves = {label: runs for label, runs in curves.items() if len(runs[0][0]) >= (2 if unit is None else 1)}
-    if any(len(runs[0][0]) > 1 for runs in curves.values()):
+    drawable = {
+        label: runs for label, runs in drawable.items() if len(runs[0][0]) >= (2 if unit is None else 1)
+    }
+    if any(len(runs[0][0]) > 1 for runs in drawable.values()):
         name = metric_name(followed, figures)
-        drawn["curves"] = svg_element(f"{name} by round", [[_curves(lines(curves), name, task.scored, unit)]])
+        drawn["curves"] = svg_element(
+            f"{name} by round", [[curves(lines(drawable), name, task.scored, unit)]]
+        )
     if subject.comparison is not None:
         costs = [
             (row["label"], sent, mean, row["test"][figures.metric]["std"])
@@ -115,7 +119,7 @@ def _shared_rounds(runs: Sequence[Run], metric: str) -> list[tuple[list[float], 
     return [([float(r) for r in shared], [curve[r] for r in shared]) for curve in curves]
 
 
-def _curves(series: Sequence[Series], metric: str, scored: str, unit: str | None) -> XY:
+def curves(series: Sequence[Series], metric: str, scored: str, unit: str | None) -> XY:
     """Draw the validation metric by round.
 
     The errors of the first rounds may be so large that all later ones would look equal. The axis then ends

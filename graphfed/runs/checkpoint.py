@@ -80,6 +80,7 @@ class Snapshot:
         decision: The control values that open it; None until they are sent.
         evaluated: The state of the last evaluated round.
         best_scores: Every client's best validation metric, if clients select by themselves.
+        planned: The largest number of rounds when the decision was sent; 0 for the number that is asked for.
     """
 
     number: int
@@ -92,6 +93,7 @@ class Snapshot:
     history: list[JsonObject]
     setup_seconds: float = 0.0
     seconds: float = 0.0
+    planned: int = 0
 
 
 def process_names(num_workers: int, separate: bool) -> list[str]:
@@ -306,6 +308,7 @@ def _save(checkpoints: Path, process: str, fed: Federation, snapshot: Snapshot, 
         "best_scores": snapshot.best_scores is not None,
         "progress": progress,
         "history": snapshot.history,
+        "planned": snapshot.planned,
         "setup_seconds": snapshot.setup_seconds,
         "seconds": snapshot.seconds,
         "ledger": fed.ledger.to_json(),
@@ -359,4 +362,5 @@ def _load(
         history=content["history"],
         setup_seconds=content["setup_seconds"],
         seconds=content["seconds"],
+        planned=content.get("planned", 0),
     )

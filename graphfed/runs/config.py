@@ -33,6 +33,7 @@ from graphfed.runs.settings import (
 )
 from graphfed.tasks import run_options
 from graphfed.tasks.base import PRESETS
+from graphfed.tasks.given_partition import with_partition_file
 from graphfed.tasks.registry import TASKS, first_task, get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import (
@@ -67,12 +68,7 @@ def make_config(method: str | None, **options: Any) -> RunConfig:
     Raises:
         InputError: A choice cannot be used. The message has its key, the bad value and what was expected.
     """
-    if isinstance(options.get("partition"), Partition):
-        raise InputError(
-            "a partition object cannot be given, because the run could not be reopened; save it, as in "
-            "partition.save('clients.safetensors'), and give the path"
-        )
-    asked = run_options.checked_options({"method": method, **options})
+    asked = run_options.checked_options({"method": method, **with_partition_file(options)})
     chosen, seed = _method(asked.method), asked.seed
     given = given_settings(asked.settings)
     task = _task(asked.task, chosen)
@@ -170,7 +166,7 @@ def checked_training(
     return chosen, training, whole_number("split_seed", rest.get("split_seed", seed), 0, MAX_SEED)
 
 
-def data_setting_names(data: object, partition: str | Path) -> list[str]:
+def data_setting_names(data: object, partition: object) -> list[str]:
     """Return the keys of `--set` that concern data, split or partition.
 
     Only a named data set and a named partition have options, and not data or a partition from a file.
@@ -218,7 +214,7 @@ def read_config(path: str | Path, extra: Iterable[str] = ()) -> JsonObject:
             options[key] = described(value, path.parent, f"the config file {path}, data")
             continue
         try:
-            if key in ("data", "out"):  # a run in Python takes objects of other types, too
+            if key in ("data", "out", "partition"):  # a run in Python takes objects of other types, too
                 run_options.text(key, value)
             elif key in OPTIONS:
                 options[key] = checked_option(key, value)
@@ -360,7 +356,7 @@ class _Partitioning:
     seed: int = 0
 
 
-def _partitioning(partition: str | Path, count: int | None) -> _Partitioning:
+def _partitioning(partition: object, count: int | None) -> _Partitioning:
     file = partition_file(partition)
     if file is None:
         name = _name_in("partition", "partition", partition, PARTITIONS)

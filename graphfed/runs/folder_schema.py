@@ -271,6 +271,7 @@ class CheckpointFile(FileModel):
     names: list[str]
     progress: list[_Progress]
     history: list[MetricsLine]
+    planned: Count = 0
     setup_seconds: Amount
     seconds: Amount
     ledger: LedgerFile
@@ -378,6 +379,12 @@ class _OneRun(_Manifest):
     partition: _PartitionFacts
     versions: dict[str, str]
     device: str
+
+
+class ModelManifest(_OneRun):
+    """What every manifest.json of a run says about its model."""
+
+    config: _AskedOptions
 
 
 class RunManifest(_OneRun):

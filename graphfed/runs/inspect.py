@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from graphfed.data.datasets import DATASETS, load
+from graphfed.data.graphs.degree_features import with_degree_features
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import make_split
 from graphfed.data.partitions.partition import PARTITIONS, Partition
@@ -21,6 +22,7 @@ from graphfed.files import JsonObject
 from graphfed.methods.registry import METHODS
 from graphfed.runs.config import data_setting_names, make_config, setting_names
 from graphfed.runs.settings import given_settings, unknown_setting
+from graphfed.tasks.given_partition import with_partition_file
 from graphfed.tasks.graphs.inputs import (
     load_graph,
     partition_graph,
@@ -34,6 +36,7 @@ from graphfed.tasks.node_classification import (
     check_labels,
     check_split,
     with_classes_of_split,
+    with_split_remark,
 )
 from graphfed.tasks.registry import first_task
 from graphfed.tasks.run_config import RunConfig
@@ -82,7 +85,7 @@ def inspect(
     data: object = "digits",
     *,
     clients: int | None = None,
-    partition: str | Path | None = None,
+    partition: object = None,
     split: str = "default",
     seed: int = 0,
     data_dir: str | Path | None = None,
@@ -111,10 +114,12 @@ def inspect(
     if source.kind == "sensors":
         return _inspect_sensors(source, clients, partition, split, data_dir, settings)
     assert not isinstance(source.value, Sensors | SensorDescription)
-    options: dict[str, Any] = {
+    given = {
         "data": source, "clients": clients, "partition": partition, "split": split, "seed": seed,
         "data_dir": data_dir, "settings": settings,
     }  # fmt: skip
+    options = with_partition_file(given)
+    partition = options["partition"]
     # Any method serves: only the choices that concern the data are used.
     make_config("isolated", **options | {"settings": None})  # a name is looked up before its settings are
     known = data_setting_names(source.value, partition or source.default_partition)
@@ -122,6 +127,8 @@ def inspect(
     config = make_config("isolated", **options)
     graph, graph_problem = _graph(source, config)
     chosen, split_problem = _split(graph, config.split, config.split_seed)
+    if split_problem is None:
+        graph = with_split_remark(graph, chosen, config.split)
     # Without any of these the data names no clients, so it is shown as that of one client.
     asked = clients is not None or partition is not None or source.default_partition == "column"
     asked = asked or any(str(key).startswith("partition") for key in settings)
@@ -161,7 +168,7 @@ def _graph(source: DataSource, config: RunConfig) -> tuple[Graph, str | None]:
     is missing.
     """
     try:
-        return load_graph(config), None
+        return with_degree_features(load_graph(config)), None
     except InputError as error:
         if not isinstance(source.value, str) or DATASETS[source.value].built_in:
             raise
@@ -201,7 +208,7 @@ def _problem(
         config = make_config(name, **options)
         if graph_problem is not None:
             return graph_problem
-        check_labels(config, inputs.graph)
+        check_labels(inputs.graph)
         if split_problem is not None:
             return split_problem
         # A method whose default partition states the clients, such as ego, does not use the shown one.
@@ -217,7 +224,7 @@ def _problem(
 def _inspect_sensors(
     source: DataSource,
     clients: int | None,
-    partition: str | Path | None,
+    partition: object,
     split: str,
     data_dir: str | Path | None,
     settings: JsonObject,

@@ -109,6 +109,15 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path} cannot be read ({str(error)[:200]}); repeat the run") from None
 
 
+def shared_weights(template: "Weights", arrays: Mapping[str, np.ndarray]) -> "dict[str, Tensor]":
+    """Return the weights in `arrays` that are one network of the form of `template`."""
+    import torch
+
+    loaded = _loaded(template, arrays, "", torch.device("cpu"), pooled=False)
+    # `template` has no sparse weights, so no weight is one.
+    return {name: weight for name, weight in loaded.items() if isinstance(weight, torch.Tensor)}
+
+
 def with_weights(
     fed: "Federation", fresh: "State", arrays: Mapping[str, np.ndarray], method: "Method"
 ) -> "State":

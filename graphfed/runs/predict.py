@@ -254,18 +254,29 @@ def write_table(path: Path, table: "pa.Table") -> None:
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyarrow import csv
 
     check_new_file(path, TABLES)
-    sink = pa.BufferOutputStream()
     if path.suffix == ".csv":
-        csv.write_csv(pa.table({name: _plain(table[name]) for name in table.column_names}), sink)
+        content = csv_of(table)
     else:
+        sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
+        content = sink.getvalue().to_pybytes()
     try:
-        write_bytes(path, sink.getvalue().to_pybytes())
+        write_bytes(path, content)
     except OSError as error:
         raise GraphfedError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def csv_of(table: "pa.Table") -> bytes:
+    """Return a table as a CSV file; its texts are safe in a spreadsheet (`guarded`)."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    sink = pa.BufferOutputStream()
+    csv.write_csv(pa.table({name: _plain(table[name]) for name in table.column_names}), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":

@@ -1,13 +1,17 @@
 """Show the progress of a run on stderr: a bar on a terminal, and a line every few seconds elsewhere."""
 
+import logging
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from graphfed.data.dropped import in_one_line
+from graphfed.errors import GraphfedWarning
 from graphfed.terminal import printable, say
 
 if TYPE_CHECKING:
@@ -84,9 +88,33 @@ def show_message(text: str, enabled: bool = True) -> None:
 
 
 def show_data(inputs: "Inputs", enabled: bool = True) -> None:
-    """Write to stderr what the reader of the data left out, and its remarks, one line each."""
-    for line in (*([in_one_line(inputs.dropped)] if inputs.dropped else []), *inputs.remarks):
-        show_message(f"{inputs.name}: {line}", enabled)
+    """Write to stderr what the reader of the data left out, the names of features, and its remarks, one line
+    each. If not enabled, warn of what was left out and of the remarks.
+    """
+    dropped = [in_one_line(inputs.dropped)] if inputs.dropped else []
+    for line in (*dropped, *inputs.feature_line, *inputs.remarks) if enabled else ():
+        show_message(f"{inputs.name}: {line}")
+    for line in () if enabled else (*dropped, *inputs.remarks):
+        warn(f"{inputs.name}: {line}")
+
+
+def warn(text: str) -> None:
+    """Issue a warning at the line of the program that called graphfed."""
+    package = __name__.partition(".")[0]
+    frame: FrameType | None = sys._getframe()
+    depth = level = 1
+    while frame is not None:
+        # The outermost frame of graphfed counts, because libraries may lie between two of its frames.
+        if frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            level = depth + 1
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(printable(text), GraphfedWarning, stacklevel=level)
+
+
+def log_note(event: "Event") -> None:
+    """Log a message of a run that is not shown, such as that the next step takes long."""
+    if event.phase == "note":
+        logging.getLogger("graphfed").info(printable(event.note))
 
 
 class Expected:

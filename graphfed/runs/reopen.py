@@ -16,6 +16,7 @@ from graphfed.data.graphs.planetoid import without_downloads
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.loading import load_object
+from graphfed.methods.settings import value
 from graphfed.methods.tasks import CLASSIFICATION
 from graphfed.plugins import check_plugins
 from graphfed.runs import folder as files
@@ -223,7 +224,12 @@ RESUMED_BY = {
 
 
 def resume(
-    folder: str | Path, *, data: object = None, data_dir: str | Path | None = None, progress: bool = False
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    data: object = None,
+    data_dir: str | Path | None = None,
+    progress: bool = False,
 ) -> Any:
     """Go on with the run, comparison, sweep, reproduction or policy in a folder; read one that has ended.
 
@@ -232,6 +238,8 @@ def resume(
 
     Args:
         folder: The folder that `graphfed run`, `compare`, `sweep`, `reproduce` or `policy` wrote.
+        rounds: A larger number of rounds, to extend a finished run: the result is that of a run with so many
+            rounds from the start. None for the number that was asked for.
         data: The data, if it was an object in Python.
         data_dir: The folder where the data files are now.
         progress: Whether to show progress on stderr.
@@ -241,15 +249,23 @@ def resume(
         `LearnedPolicy`.
 
     Raises:
-        InputError: The folder is none of these, is used by another program, or the data has changed.
+        InputError: The folder is none of these, is used by another program, or the data has changed; or the
+            run cannot be extended.
         GraphfedError, Interrupted: As `run`.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
     for key, program in RESUMED_BY.items():
         if key in manifest:
+            if rounds is not None:
+                raise InputError(
+                    f"{folder} holds no single run on this machine, and only such a run can be extended; "
+                    "leave rounds out"
+                )
             return load_object(program)(folder, manifest, data=data, data_dir=data_dir, progress=progress)
-    if (folder / "result.json").exists():
+    if rounds is not None:
+        _extend(folder, manifest, rounds, data, data_dir)
+    elif (folder / "result.json").exists():
         return Result.read(folder)
     return _resume_run(folder, data, data_dir, progress)
 
@@ -259,3 +275,64 @@ def _resume_run(folder: Path, data: object, data_dir: str | Path | None, progres
         config, inputs = reopen(folder, data=data, data_dir=data_dir, on_stage=stages_of(on_event))
     with show_progress(f"{config.method.name} on {config.data_name}", progress) as on_event:
         return go_on(config, inputs, folder, on_event)
+
+
+#: The files of a finished run that change when it is extended.
+_OF_THE_END = ("result.json", "report.html", "model_card.md")
+
+
+def _extend(
+    folder: Path, manifest: JsonObject, rounds: object, data: object, data_dir: str | Path | None
+) -> None:
+    """Make a finished run one that has begun, with more rounds.
+
+    Raises InputError if its result would not be that of a run with so many rounds from the start.
+    """
+    if not (folder / "result.json").exists():
+        raise InputError(f"the run in {folder} has not ended; resume it first, without rounds")
+    asked = {**manifest["config"], "training": {**manifest["config"]["training"], "rounds": rounds}}
+    config = config_from_json(asked, folder, data=data, data_dir=data_dir, origin="")
+    planned = _planned_rounds(folder, config)
+    settings, method = config.settings, config.method
+    fault = ""
+    if config.rounds <= planned:
+        fault = f"it has {planned} rounds already; give a larger number"
+    elif planned % value(settings, "eval_every", 1):
+        every = value(settings, "eval_every")
+        fault = f"with eval_every={every} round {planned} was evaluated only because it was the last one"
+    elif method.plans_rounds is not None:
+        fault = method.plans_rounds(settings)
+    if fault:
+        raise InputError(f"the run in {folder} cannot be extended to {config.rounds} rounds: {fault}")
+    with files.open_folder(folder, resume=True):
+        # The manifest first: until the result is gone, the folder holds the finished run.
+        write_manifest(folder, {**manifest, "config": asked})
+        for name in _OF_THE_END:
+            (folder / name).unlink(missing_ok=True)
+
+
+def _planned_rounds(folder: Path, config: RunConfig) -> int:
+    """Return the number of rounds after which a finished run has ended, as it was planned.
+
+    Raises InputError if it ended earlier, or its last checkpoint is not there.
+    """
+    from graphfed.runs.checkpoint import newest_round, process_names, read_part
+
+    names = process_names(config.workers or 1, config.runtime == "processes")
+    start, _ = (None, ()) if config.runtime == "nvflare" else newest_round(folder, names)
+    if start is None:
+        raise InputError(
+            f"the run in {folder} cannot be extended, because its checkpoint is not there or not usable; "
+            "start a run with more rounds"
+        )
+    # The first process is the server's, which alone knows the progress.
+    content, _ = read_part(folder / files.CHECKPOINTS, start, names[0], CheckpointFile)
+    (progress,) = content["progress"]
+    patience = value(config.settings, "patience")
+    stopped = progress["diverged"] > 0 and not config.method.personal
+    if stopped or start < content["planned"] or (patience is not None and progress["stale"] >= patience):
+        raise InputError(
+            f"the run in {folder} stopped by itself after round {start}, and more rounds would change "
+            "nothing; start a run with another patience or learning rate"
+        )
+    return start

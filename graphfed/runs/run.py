@@ -4,28 +4,25 @@
 """
 
 import platform
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import ConfigDict, model_validator
 
 from graphfed.files import JsonObject, write_json
 from graphfed.loading import load_object
 from graphfed.memory import peak_memory
 from graphfed.plugins import Plugin
 from graphfed.runs import folder as files
-from graphfed.runs import folder_schema as schema
 from graphfed.runs.config import make_config
 from graphfed.runs.diagnostics import diagnose
-from graphfed.runs.folder_schema import FileModel
 from graphfed.runs.model_file import model_arrays
-from graphfed.runs.progress import show_data, show_progress, stages_of
+from graphfed.runs.progress import log_note, show_data, show_progress, stages_of, warn
+from graphfed.runs.result import Result, Unwritten
 from graphfed.runs.settings import changed_settings, given_settings
 from graphfed.tasks.inputs import Inputs
 from graphfed.tasks.loading import load_inputs
@@ -56,77 +53,6 @@ __all__ = [
     "write_manifest",
 ]
 
-#: What a run from Python records in the place of a command line.
-PYTHON = "graphfed.run"
-
-
-class Result(FileModel):
-    """What a run found: the content of result.json.
-
-    Attributes:
-        best_round: The round with the best validation metric; None if every client selects its own round.
-        val: Validation metrics at the best round, over all nodes of all clients.
-        test: Test metrics at the best round, over all nodes of all clients.
-        seconds: The time of set-up, training and all, and the mean time of a round.
-        bytes: Payload bytes of set-up and training.
-        privacy: The privacy statement that follows from the ledger.
-        peak_rss_mb: The largest memory of a process of the run, in MB of 10^6 bytes.
-        hashes: Of the data, the split and the partition.
-        details: What else the run found (docs/runs.md).
-        folder: The folder with the files of the run; None if nothing was written.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    method: str
-    dataset: str
-    task: str
-    clients: schema.Positive
-    partition: str
-    rounds: schema.Count
-    best_round: schema.Count | None
-    seed: schema.Integer
-    runtime: str
-    val: schema.Metrics
-    test: schema.Metrics
-    seconds: Annotated[dict[str, float], schema.Form(schema.Seconds)]
-    bytes: Annotated[JsonObject, schema.Form(schema.SentBytes)]
-    privacy: Annotated[JsonObject, schema.Form(schema.Privacy)]
-    peak_rss_mb: schema.Real
-    hashes: Annotated[dict[str, str], schema.Form(schema.Hashes)]
-    versions: dict[str, str]
-    details: Annotated[JsonObject, schema.Form(schema.Details)]
-    folder: Path | None = None
-
-    @model_validator(mode="after")
-    def _check_metrics(self) -> "Result":
-        schema.check_metrics(self.task, val=self.val, test=self.test)
-        return self
-
-    def to_json(self) -> JsonObject:
-        """Return the content of result.json.
-
-        Returns:
-            Plain numbers; None for a number that is not finite.
-        """
-        return files.plain_object(self.model_dump(exclude={"folder"}))
-
-    @staticmethod
-    def read(folder: str | Path) -> "Result":
-        """Read the result in the folder of a run.
-
-        Args:
-            folder: The folder of a run that has ended.
-
-        Returns:
-            The result.
-
-        Raises:
-            InputError: There is no usable result.json.
-        """
-        content = files.read_json(Path(folder) / "result.json", Result)
-        return Result.model_validate({**content, "folder": Path(folder)})
-
 
 def run(
     method: str,
@@ -134,7 +60,7 @@ def run(
     task: str | None = None,
     data: object = None,
     clients: int | None = None,
-    partition: str | Path | None = None,
+    partition: object = None,
     rounds: int | None = None,
     seed: int = 0,
     split: str = "default",
@@ -149,7 +75,7 @@ def run(
     progress: bool = False,
     on_round: Callable[[JsonObject], None] | None = None,
     settings: Mapping[str, object] | None = None,
-    command: str = PYTHON,
+    command: str = "graphfed.run",
     **more: object,
 ) -> Result:
     """Train a method on data that is partitioned among clients, and write the run's folder.
@@ -161,11 +87,14 @@ def run(
             the path of a description of one's own files (.yaml, see
             `graphfed.data.user_files.graph_description`) or of a whole graph (.pt, .graphml), a description
             as a mapping, a `graphfed.data.graphs.graph.Graph`, a PyG `Data`, a networkx graph or
-            `graphfed.data.sensors.series.Sensors`.
+            `graphfed.data.sensors.series.Sensors`. A list of PyG `Data`, or a mapping from names to them, has
+            one for each client. DataFrames are ``(nodes, edges)``, or a description with DataFrames in the
+            place of files. "pyg:Amazon/Photo" and "ogb:ogbn-arxiv" are loaded by these libraries.
         clients: The number of clients; default: 10, or as many as the partition has.
-        partition: A name, or the file of a saved partition (`Partition.save`, `graphfed data partition`).
-            Default: "column", the clients that the data names, if it names them; else the partition of the
-            method: "label_dirichlet", "ego", or for forecasting "sensors", one client for each sensor.
+        partition: A name, the file of a saved partition (`Partition.save`, `graphfed data partition`), a
+            `graphfed.Partition`, or the client of each node, whole numbers [N]. Default: "column", the
+            clients that the data names, if it names them; else the partition of the method:
+            "label_dirichlet", "ego", or for forecasting "sensors", one client for each sensor.
         rounds: The largest number of rounds; default: the task's.
         seed: The seed of weights, draws, partition and split.
         split: "default", "public", "per_class:20,500,1000" or "random:0.5,0.25,0.25"; for link prediction
@@ -183,7 +112,8 @@ def run(
         data_dir: The folder where data files are looked for first.
         out: The folder to write; None for ``runs/<method>-<data>-<time>``, False to write nothing.
         checkpoint_every: Seconds between checkpoints, from which `resume` goes on; 0 for one in every round.
-        progress: Whether to show progress on stderr.
+        progress: Whether to show progress on stderr. If not, remarks on the data are warnings
+            (`graphfed.errors.GraphfedWarning`), and the logger "graphfed" gets messages about long steps.
         on_round: Called after every evaluated round with its line of metrics.jsonl: ``round``, ``val`` (the
             validation metrics by name), ``bytes``, ``seconds``, and ``facts`` if the method reports any. An
             exception that it raises ends the run.
@@ -208,25 +138,25 @@ def run(
     # The folder is opened before anything is loaded, so that one that cannot be made is reported at once.
     with (
         nullcontext() if folder is None else files.open_folder(folder, keep=has_checkpoint),
-        show_progress(f"{config.method.name} on {config.data_name}", progress) as show,
+        show_progress(f"{config.method.name} on {config.data_name}", progress) as shown,
     ):
+        show = log_note if shown is None else shown
         on_event = show if on_round is None else _with_rounds(show, on_round)
         inputs = load_inputs(config, on_stage=stages_of(on_event))
         show_data(inputs, progress)
-        # The command line has shown it, or was asked to be silent.
-        if inputs.unused and not progress and command == PYTHON:
-            warnings.warn(f"{inputs.name}: not used: {'; '.join(inputs.unused)}", stacklevel=2)
-        return execute(config, inputs, folder=folder, command=command, on_event=on_event)
+        result = execute(config, inputs, folder=folder, command=command, on_event=on_event, keep=True)
+    for warning in result.details["warnings"]:
+        warn(warning["text"])
+    return result
 
 
 def _with_rounds(
-    show: "Callable[[Event], None] | None", on_round: Callable[[JsonObject], None]
+    show: "Callable[[Event], None]", on_round: Callable[[JsonObject], None]
 ) -> "Callable[[Event], None]":
     """Return a function that shows a run's events and passes the line of every evaluated round on."""
 
     def on_event(event: "Event") -> None:
-        if show is not None:
-            show(event)
+        show(event)
         if event.line is not None and event.line["val"] is not None:
             on_round(event.line)
 
@@ -241,11 +171,13 @@ def execute(
     command: str,
     on_event: "Callable[[Event], None] | None" = None,
     own_partition: bool = True,
+    keep: bool = False,
 ) -> Result:
     """Train and score a run whose inputs are loaded, and write the results.
 
-    `folder` is open; None writes nothing. With `own_partition` the folder gets a copy of a partition that was
-    read from a file. Raises Interrupted if SIGINT or SIGTERM came during training.
+    `folder` is open; None writes nothing, and with `keep` the result then holds what the files would have.
+    With `own_partition` the folder gets a copy of a partition that was read from a file. Raises Interrupted
+    if SIGINT or SIGTERM came during training.
     """
     if folder is not None:
         kept = inputs.bytes_of_partition() if own_partition and config.partition_file is not None else 0
@@ -256,7 +188,7 @@ def execute(
             keep_partition(folder, config, inputs)
         stages_of(on_event)("describing and drawing the data")
         write_file(folder, "overview.json", inputs.overview())
-    return finish(config, inputs, folder=folder, start=None, on_event=on_event)
+    return finish(config, inputs, folder=folder, start=None, on_event=on_event, keep=keep)
 
 
 def finish(
@@ -266,11 +198,12 @@ def finish(
     folder: Path | None,
     start: int | None,
     on_event: "Callable[[Event], None] | None" = None,
+    keep: bool = False,
 ) -> Result:
     """Train to the end and write the result.
 
-    `folder` is that of the run, None to write nothing; `start` is the round of the checkpoint to go on from,
-    None for the beginning. Raises Interrupted if SIGINT or SIGTERM came during training.
+    `folder` is that of the run, None to write nothing (see `execute`); `start` is the round of the checkpoint
+    to go on from, None for the beginning. Raises Interrupted if SIGINT or SIGTERM came during training.
     """
     with computing_with(_threads_of(config, inputs)):
         trained = _train(config, inputs, folder, start, on_event)
@@ -322,6 +255,17 @@ def finish(
             weights=trained.weights,
             predictions=inputs.tables(config, trained.predicted),
             client_statistics=trained.client_statistics,
+        )
+    elif keep:
+        result.keep(
+            Unwritten(
+                [files.plain_object(line) for line in outcome.history],
+                lambda: inputs.tables(config, trained.predicted),
+                trained.weights,
+                config.method,
+                inputs.task(config.task),
+                config.settings,
+            )
         )
     return result
 

@@ -255,6 +255,9 @@ class _Training:
             )
         else:  # it was saved, and sent before the run was interrupted
             decision = {**decision, **NOTHING_DUE}
+            # A finished run that is extended: only the end of the planned rounds was the reason to stop.
+            if 0 < run.planned < run.number <= self.config.run.rounds:
+                decision["stop"] = False
         # With models of their own, clients have chosen their best weights already (`do_round`).
         best = run.evaluated if decision["keep"] and not personal else run.best
         return replace(run, decision=decision, best=best), decision
@@ -402,8 +405,8 @@ def train(
                 run, decision = training.open_round(run, due)
                 # After the control message and before the round: every process saves the same snapshot.
                 if checkpoints is not None and (decision["save"] or decision["stop"]):
-                    spent = time.perf_counter() - watch.began
-                    checkpoints.save(fed, replace(run, setup_seconds=ready - watch.began, seconds=spent))
+                    saved = replace(run, planned=config.run.rounds, setup_seconds=ready - watch.began)
+                    checkpoints.save(fed, replace(saved, seconds=time.perf_counter() - watch.began))
                 if decision["interrupt"]:
                     raise Interrupted(f"stopped before round {run.number}")
                 if decision["stop"]:

@@ -17,8 +17,19 @@ from graphfed.runs.config import default_partition, make_config, setting_names
 from graphfed.runs.run import Result, write_file
 from graphfed.runs.settings import given_settings, unknown_setting
 from graphfed.studies.comparison import Comparison, comparison_in, make_comparison
-from graphfed.studies.plan import Failures, Row, Study, chosen_seeds, existing_settings, read_configs
+from graphfed.studies.jobs import Run, check_jobs, run_all
+from graphfed.studies.plan import (
+    Failures,
+    Row,
+    Study,
+    chosen_seeds,
+    existing_settings,
+    read_configs,
+    run_name,
+)
+from graphfed.tasks.given_partition import with_partition_file
 from graphfed.tasks.registry import task_or_default
+from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import OPTIONS
 from graphfed.tasks.source import DataSource, data_source
 
@@ -33,6 +44,7 @@ def compare(
     *,
     seeds: Iterable[int] = (0, 1, 2),
     out: str | Path | Literal[False] | None = None,
+    jobs: int = 1,
     progress: bool = False,
     settings: Mapping[str, object] | None = None,
     command: str = "graphfed.compare",
@@ -50,6 +62,8 @@ def compare(
         seeds: The seeds of every row, each of which gives a run.
         out: The folder; None for ``runs/compare-<data>-<time>``, False to write nothing. It gets a run folder
             for each run, and comparison.json when all runs have ended.
+        jobs: How many runs are made at a time, each in a process of its own. The figures are those of one at
+            a time.
         progress: Whether to show progress on stderr.
         settings: Settings common to all rows. A key goes to every row in whose runs the setting exists, and
             ``"<method>.<key>"`` to rows of that method alone. One that exists in no run is refused.
@@ -65,17 +79,30 @@ def compare(
             checked before the first run, and nothing is left written.
         GraphfedError, Interrupted: As `run`.
     """
-    seeds = chosen_seeds(seeds)
+    seeds, jobs = chosen_seeds(seeds), check_jobs(jobs)
     if "seed" in options:
         raise InputError("a comparison has several seeds; give seeds=[0, 1, 2] instead of seed")
     named = {key: value for key, value in options.items() if key not in _COMMON}
     common = {key: value for key, value in options.items() if key in _COMMON}
     rows, added = _plan(methods, seeds, given_settings(settings, named), common)
+    if jobs > 1:
+        _check_processes(rows[0].first, out)
     folder = files.chosen_folder(out, f"compare-{rows[0].first.data_name}")
     study = Study("comparison", rows, folder, command, progress)
     planned = [{"label": row.label, "runs": row.to_json()} for row in rows]
     with study.opened(added=added, rows=planned):
-        return _finish(study, added)
+        return _finish(study, added, jobs)
+
+
+def _check_processes(config: RunConfig, out: object) -> None:
+    """Raise InputError if other processes cannot make the runs of a comparison."""
+    if out is False:
+        raise InputError("jobs needs a folder, in which processes write their runs; leave out=False out")
+    if config.data_source.source is None:
+        raise InputError(
+            f"jobs cannot be used with data {config.data_name!r}, an object in this process; give the name "
+            "of a data set or the path of a file"
+        )
 
 
 def resume_comparison(
@@ -95,11 +122,18 @@ def resume_comparison(
         return _finish(study, tuple(manifest["added"]))
 
 
-def _finish(study: Study, added: tuple[str, ...]) -> Comparison:
+def _finish(study: Study, added: tuple[str, ...], jobs: int = 1) -> Comparison:
     """Make or read every run of every row, and write comparison.json."""
     results: dict[str, dict[int, Result]] = {row.label: {} for row in study.rows}
     failures = Failures()
     runs = [(row.label, config) for row in study.rows for config in row.configs.values()]
+    if jobs > 1 and study.folder is not None:
+        made = [
+            Run(f"{label}, seed {config.seed}", config, study.folder / run_name(label, config.seed), 1.0)
+            for label, config in runs
+        ]
+        # All of them have ended then, and are read below.
+        run_all(made, jobs=jobs, cache=study.inputs, command=study.command, progress=study.progress)
     for number, (label, config) in enumerate(runs, 1):
         name = f"{label}, seed {config.seed}"
         # A run that diverges does not stop the others, which may take hours.
@@ -141,7 +175,7 @@ def _plan(
     data = options.get("data")
     # Resolved once: else the user's files are read for every config.
     source = data_source(task_or_default(task).data.default if data is None else data)
-    partition = options.get("partition")
+    partition = with_partition_file({**options, "data": source, "settings": settings}).get("partition")
     if partition is None:
         # One partition for all rows: that of the first method with a partition of its own.
         defaults = [default_partition(row.method, source) for row in asked]

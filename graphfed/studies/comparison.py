@@ -4,19 +4,23 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
+from graphfed.drawing.tables import html_table, latex_table
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
+from graphfed.loading import load_object
 from graphfed.methods.references import POOLED_AND_ALONE, REFERENCES, REPEATS_LAST, UNTRAINED
 from graphfed.methods.registry import METHODS
 from graphfed.runs import folder as files
 from graphfed.runs.diagnostics import TITLES, ResultWarning
 from graphfed.runs.folder_schema import Count, FileModel, Integer, Positive, check_metrics
+from graphfed.runs.predict import csv_of, write_table
 from graphfed.runs.progress import human_bytes, human_seconds
+from graphfed.runs.result import to_pandas
 from graphfed.runs.run import Result
 from graphfed.studies.plan import (
     Statistic,
@@ -31,10 +35,15 @@ from graphfed.tasks.registry import TASKS, get_task
 from graphfed.terminal import markup
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.table import Table
+
+    from graphfed.drawing.canvas import Figure
 
 #: An error over all readings, the missing ones among them.
 AS_READ = "rmse_as_read"
+#: The columns of a table that are no metrics.
+_NO_METRICS = ("pooled", "rounds", "bytes", "time")
 #: No value of a setting.
 _ABSENT = object()
 
@@ -138,42 +147,126 @@ class Comparison(FileModel):
         """
         from rich.table import Table
 
-        seeds = ", ".join(str(seed) for seed in self.seeds)
-        lengths = sorted({rounds for row in self.rows for rounds in row["rounds"]})
-        differ = len(lengths) > 1
-        table = Table(
-            title=markup(
-                f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
-                + ("" if differ else f"; {lengths[0]} rounds")
-            ),
-            caption=markup(self._caption()),
-            caption_justify="left",
-        )
-        metrics, error = _table_metrics(self.task, self.rows), get_task(self.task).error
+        table = Table(title=markup(self._title()), caption=markup(self._caption()), caption_justify="left")
+        error = get_task(self.task).error
+        label, *columns = self._columns()
         # Only labels are broken where the screen is narrow: numbers stay whole. Errors, which are longer, may
         # have their deviation below them.
-        table.add_column("method", overflow="fold", min_width=6 if error else None)
-        for metric in metrics:
-            name = COLUMNS.get(metric, metric.replace("_", " "))
-            table.add_column(name, justify="right", no_wrap=not error)
-        pooled = any(row.get("test_pooled") for row in self.rows)
-        doubted = self._doubted()
-        if pooled:
-            table.add_column("pooled", justify="right", no_wrap=True)
-        for name in (*(("rounds",) if differ else ()), "bytes", "time"):
-            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(label, overflow="fold", min_width=6 if error else None)
+        for column in columns:
+            is_metric = column not in _NO_METRICS
+            table.add_column(column, justify="right", no_wrap=not (error and is_metric))
+        for row in self._cells():
+            table.add_row(*map(markup, row))
+        return table
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas DataFrame.
+
+        Returns:
+            A row for each row of the table: label, method, ``<metric>.mean`` and ``<metric>.std`` (the sample
+            standard deviation over seeds) of every test metric, and the mean bytes and seconds of a run.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        return to_pandas(self._numbers())
+
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write the numbers of `to_frame` as CSV.
+
+        Args:
+            path: The new file; None to return the text.
+
+        Returns:
+            The text, if `path` is None.
+
+        Raises:
+            InputError: The file is there already, or cannot be written.
+        """
+        if path is None:
+            return csv_of(self._numbers()).decode()
+        write_table(Path(path), self._numbers())
+        return None
+
+    def to_latex(self) -> str:
+        """Write the table as LaTeX, with the rules of the package booktabs.
+
+        Returns:
+            A tabular with the cells of `table`; every text is escaped.
+        """
+        return latex_table(self._columns(), self._cells())
+
+    def plot(self, metric: str | None = None) -> "Figure":
+        """Draw a test metric of every row, with one sample standard deviation over seeds.
+
+        Args:
+            metric: A metric of the rows, as in "loss"; None for the one that ranks them.
+
+        Returns:
+            A figure of matplotlib.
+
+        Raises:
+            InputError: The rows do not have the metric.
+        """
+        figure: Figure = load_object("graphfed.report.plots:draw_comparison")(self, metric)
+        return figure
+
+    def _repr_html_(self) -> str:
+        return html_table(self._columns(), self._cells(), f"{self._title()}\n{self._caption()}")
+
+    def _numbers(self) -> "pa.Table":
+        """Return the content of `to_frame`."""
+        import pyarrow as pa
+
+        def numbers(row: ComparedRow) -> JsonObject:
+            tested = {
+                name: number
+                for metric, found in row["test"].items()
+                for name, number in ((f"{metric}.mean", found["mean"]), (f"{metric}.std", found["std"]))
+            }
+            costs = {"bytes": row["bytes"]["mean"], "seconds": row["seconds"]["mean"]}
+            return {"label": row["label"], "method": row["method"], **tested, **costs}
+
+        return pa.Table.from_pylist([numbers(row) for row in self.rows])
+
+    def _title(self) -> str:
+        seeds = ", ".join(str(seed) for seed in self.seeds)
+        title = f"{self.dataset}: {self.clients} clients, {self.partition}, seeds {seeds}"
+        lengths = self._lengths()
+        return title if len(lengths) > 1 else f"{title}; {lengths[0]} rounds"
+
+    def _lengths(self) -> list[int]:
+        """Return the numbers of rounds of all runs, each once."""
+        return sorted({rounds for row in self.rows for rounds in row["rounds"]})
+
+    def _has_pooled(self) -> bool:
+        return any(row.get("test_pooled") for row in self.rows)
+
+    def _columns(self) -> list[str]:
+        """Return the names of the table's columns."""
+        metrics = _table_metrics(self.task, self.rows)
+        names = [COLUMNS.get(metric, metric.replace("_", " ")) for metric in metrics]
+        pooled = ["pooled"] if self._has_pooled() else []
+        rounds = ["rounds"] if len(self._lengths()) > 1 else []
+        return ["method", *names, *pooled, *rounds, "bytes", "time"]
+
+    def _cells(self) -> list[list[str]]:
+        """Return the texts of the table's cells, row by row."""
+        metrics, error = _table_metrics(self.task, self.rows), get_task(self.task).error
+        doubted, lines = self._doubted(), []
         for row in self.rows:
             cells = [spread(row["test"].get(metric), error=error) for metric in metrics]
-            if pooled:
+            if self._has_pooled():
                 cells.append(spread(row.get("test_pooled", {}).get(metrics[0])))
-            if differ:
+            if len(self._lengths()) > 1:
                 rounds = sorted(set(row["rounds"]))
                 cells.append(str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}")
             cells.append(human_bytes(row["bytes"]["mean"] or 0.0))
             cells.append(human_seconds(row["seconds"]["mean"] or 0.0))
             marks = ("*" if self._own_settings(row) else "") + ("!" if row["label"] in doubted else "")
-            table.add_row(markup(row["label"]) + marks, *cells)
-        return table
+            lines.append([row["label"] + marks, *cells])
+        return lines
 
     def __str__(self) -> str:
         """Return the table as text, 80 columns wide."""
@@ -220,7 +313,7 @@ class Comparison(FileModel):
             lines[1:1] = [RANK_NOTE[metric] for metric in shown if metric in RANK_NOTE]
         if AS_READ in shown:
             lines[1:1] = ["rmse as read: what stands in the place of a missing reading counts as a reading"]
-        if any(row.get("test_pooled") for row in self.rows):
+        if self._has_pooled():
             lines.insert(len(lines) - 1, "pooled: the same weights on the whole graph, which no client has")
         if self.added:
             lines.append(f"added for reference: {', '.join(self.added)}")

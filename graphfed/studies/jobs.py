@@ -153,6 +153,9 @@ def _without_ctrl_c() -> Iterator[None]:
     """Start processes in this block that never get Ctrl-C; one that comes meanwhile is heard at its end."""
     # Started first: it would let SIGINT through again.
     resource_tracker.ensure_running()
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows, where Ctrl-C reaches the processes
+        yield
+        return
     # New processes inherit the mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

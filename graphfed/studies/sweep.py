@@ -47,6 +47,7 @@ from graphfed.studies.plan import (
     statistic,
     statistics,
 )
+from graphfed.tasks.given_partition import with_partition_file
 from graphfed.tasks.registry import TASKS, get_task
 from graphfed.tasks.run_config import RunConfig
 from graphfed.tasks.run_options import SettingValue
@@ -226,6 +227,9 @@ def sweep(
     """
     if options.get("data") is not None:
         options = {**options, "data": data_source(options["data"])}  # files are read once
+    if "partition" in options:
+        given = with_partition_file({**options, "settings": settings})
+        options = {**options, "partition": given["partition"]}
     seeds = chosen_seeds(seeds)
     row = Row("", {seed: make_config(method, **options, seed=seed, settings=settings) for seed in seeds})
     # A setting that is given cannot vary, too: one of the two would be ignored.

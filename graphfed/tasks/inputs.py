@@ -57,8 +57,8 @@ class Inputs(ABC):
         return ()
 
     @property
-    def unused(self) -> tuple[str, ...]:
-        """Descriptions of the data that the network of a run does not use, a part of `dropped`."""
+    def feature_line(self) -> tuple[str, ...]:
+        """A line with the names of the features, if the data has them."""
         return ()
 
     @property

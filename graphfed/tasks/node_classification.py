@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphfed.data.graphs.degree_features import with_degree_features
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import drop_unused_classes, make_split, missing_classes
 from graphfed.data.user_files.graph_description import Description
@@ -25,7 +26,6 @@ from graphfed.tasks.evaluation import HIDDEN_SCORES, Predicted
 from graphfed.tasks.graphs import class_weights, node_scores
 from graphfed.tasks.graphs.inputs import (
     GraphInputs,
-    check_features,
     load_graph,
     partition_graph,
     pooled_partition,
@@ -123,10 +123,11 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
     drop_elsewhere = ("split", "client", "label")
 
     def load(self, config: RunConfig, loaded: LoadedData, on_stage: OnStage) -> NodeInputs:
-        graph = load_graph(config, loaded)
-        check_labels(config, graph)
+        graph = with_degree_features(load_graph(config, loaded))
+        check_labels(graph)
         on_stage(f"splitting {graph.num_nodes} nodes")
         split = make_split(graph, config.split, config.split_seed)
+        graph = with_split_remark(graph, split, config.split)
         check_split(graph, split)
         partition = partition_graph(config, graph, on_stage)
         # After the partition, which may use the labels of all classes.
@@ -135,7 +136,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
         """Load another graph as the data of one client, and check that the trained model can use it."""
-        graph = load_graph(config)
+        graph = with_degree_features(load_graph(config))
         check_like_trained(graph, known)
         if config.settings.network.kernel.directed:
             check_edges_like_trained(graph, known)
@@ -264,9 +265,19 @@ def with_classes_of_split(config: RunConfig, graph: Graph, split: Split) -> Grap
     return replace(graph, remarks=(*graph.remarks, *missing)) if missing else graph
 
 
-def check_labels(config: RunConfig, graph: Graph) -> None:
-    """Raise InputError if a graph has no features or no labels."""
-    check_features(config, graph)
+def with_split_remark(graph: Graph, split: Split, asked: str) -> Graph:
+    """Remark that the data has no split of its own, if neither the user nor the data set names one."""
+    if asked != "default" or graph.split is not None or not graph.default_split:
+        return graph
+    remark = (
+        f"the data has no split; split={split.name} is used, the same fractions of every class; set "
+        "train_mask, val_mask and test_mask, or choose a split, for another one"
+    )
+    return replace(graph, remarks=(*graph.remarks, remark))
+
+
+def check_labels(graph: Graph) -> None:
+    """Raise InputError if a graph has no labels."""
     if not (graph.y >= 0).any():
         raise InputError(
             f"{graph.name!r} has no labels, and node classification needs them; name the column of labels in "

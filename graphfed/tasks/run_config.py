@@ -7,9 +7,6 @@ from typing import Any
 from graphfed.data.datasets import DATASETS
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.partitions.partition import PARTITIONS
-from graphfed.data.sensors.series import Sensors
-from graphfed.data.user_files.graph_description import Description
-from graphfed.data.user_files.sensor_description import SensorDescription
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.memory import usable_cores
@@ -17,7 +14,7 @@ from graphfed.methods.base import Method
 from graphfed.methods.registry import plugins_of
 from graphfed.plugins import Plugin
 from graphfed.tasks.run_options import OPTIONS, CommonOptions
-from graphfed.tasks.source import DataSource
+from graphfed.tasks.source import Data, DataSource
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,7 +33,7 @@ class RunConfig(CommonOptions):
 
     method: Method
     task: str
-    data: str | Graph | Description | Sensors | SensorDescription
+    data: Data
     data_source: DataSource
     data_options: JsonObject
     data_dir: Path | None

@@ -185,9 +185,9 @@ class RunOptions(CommonOptions):
         Described(
             "DATA",
             DATA_PANEL,
-            "Data set (see 'graphfed data list'), or a file: .yaml describes tables of your "
-            "own, .pt is a PyG Data, .graphml is a graph (default: digits; for forecasting: "
-            "roads).",
+            "Data set (see 'graphfed data list'; of PyG or OGB: pyg:Amazon/Photo, "
+            "ogb:ogbn-arxiv), or a file: .yaml describes tables of your own, .pt is a PyG Data, "
+            ".graphml is a graph (default: digits; for forecasting: roads).",
             names=DATA_SETS,
             plugins="graphfed.datasets",
         ),
@@ -203,7 +203,7 @@ class RunOptions(CommonOptions):
         ),
     ] = None
     partition: Annotated[
-        str | Path | None,
+        object,
         Described(
             "NAME|FILE",
             DATA_PANEL,
@@ -275,7 +275,7 @@ def checked_options(given: Mapping[str, Any]) -> RunOptions:
 def checked_option(name: str, value: Any) -> Any:
     """Check the value of one option, and return it in the declared type."""
     kinds = kinds_of(name)
-    # `data` may be any object; `source.data_source` decides later whether it can be used.
+    # `data` and `partition` may be objects; where they are used it is decided whether they can be.
     if object in kinds or (value is None and type(None) in kinds):
         return value
     choices = choices_of(name)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from graphfed.data.datasets import DATASETS, DatasetSpec, load
 from graphfed.data.graphs.graph import Graph
 from graphfed.data.sensors.series import Sensors
+from graphfed.data.user_files.frames import as_files, has_frames, is_frame
 from graphfed.data.user_files.graph_description import Description, describe, read_description
 from graphfed.data.user_files.graph_files import (
     FILES,
@@ -16,8 +17,9 @@ from graphfed.data.user_files.graph_files import (
     load_description,
     read_graph_file,
 )
+from graphfed.data.user_files.library_sets import LIBRARIES, LibrarySet, library_set, load_library_set
 from graphfed.data.user_files.other_formats import require_ending
-from graphfed.data.user_files.pyg_files import from_pyg
+from graphfed.data.user_files.pyg_files import from_pyg, from_pyg_clients
 from graphfed.data.user_files.sensor_description import SensorDescription, describe_sensors, describes_sensors
 from graphfed.data.user_files.sensor_files import load_sensors
 from graphfed.data.user_files.table_files import TABLES
@@ -25,6 +27,8 @@ from graphfed.errors import InputError, did_you_mean, shown
 from graphfed.files import JsonObject
 from graphfed.methods.tasks import FORECASTING
 
+#: The name of a data set, loaded data, or what describes data that is not loaded yet.
+Data: TypeAlias = str | Graph | Description | LibrarySet | Sensors | SensorDescription
 #: Loaded data sets that are kept between runs, by their names, folders and options.
 LoadedData: TypeAlias = dict[Hashable, Graph | Sensors]
 
@@ -34,12 +38,13 @@ class DataSource:
     """Data that a user gave, loaded or not.
 
     Attributes:
-        value: The name of a data set, a graph or sensors, or a description of the files of either.
+        value: The name of a data set, a graph or sensors, a description of the files of either, or the name
+            of a data set of PyG or OGB.
         source: A name, a path or a description that identifies the data in JSON; None for a Python object.
         dropped: Descriptions of keys of the description's file that are not used.
     """
 
-    value: str | Graph | Description | Sensors | SensorDescription
+    value: Data
     source: str | JsonObject | None
     dropped: tuple[str, ...] = ()
 
@@ -76,8 +81,10 @@ class DataSource:
 def data_source(data: object) -> DataSource:
     """Identify the data that a user gave. Described files and named data sets are not loaded yet.
 
-    It is the name of a data set; the path of a file (.yaml for a description, .pt for a PyG `Data`,
-    .graphml); a description as a mapping; a `Graph`, a PyG `Data`, a networkx graph or `Sensors`.
+    It is the name of a data set, of graphfed, PyG ("pyg:Amazon/Photo") or OGB ("ogb:ogbn-arxiv"); the path of
+    a file (.yaml for a description, .pt for a PyG `Data`, .graphml); a description as a mapping, perhaps with
+    DataFrames in the place of files, or nodes, edges and such a mapping as a tuple; a `Graph`, a PyG `Data`,
+    a list of them or a mapping with one for each client, a networkx graph or `Sensors`.
 
     Raises InputError if the argument is none of these, or a file cannot be used.
     """
@@ -85,6 +92,14 @@ def data_source(data: object) -> DataSource:
         return data
     if isinstance(data, str | os.PathLike):
         return _named(data)
+    if isinstance(data, tuple) and len(data) in (2, 3) and all(map(is_frame, data[:2])):
+        nodes, edges, *more = data
+        data = {"nodes": nodes, "edges": edges, **(more[0] if more else {})}
+    if (clients := _data_of_clients(data)) is not None:
+        return DataSource(from_pyg_clients(list(clients.values()), list(clients)), None)
+    if isinstance(data, Mapping) and has_frames(data):
+        with as_files(data) as content:
+            return DataSource(load_data(described(content, Path(), "the data's description")), None)
     if isinstance(data, Mapping):
         # Relative paths of a description that is in no file refer to the working folder.
         data = described(data, Path(), "the data's description")
@@ -93,8 +108,18 @@ def data_source(data: object) -> DataSource:
     return DataSource(data if isinstance(data, Sensors) else _graph(data), None)
 
 
+def _data_of_clients(data: object) -> dict[str, Any] | None:
+    """Return a PyG `Data` for each client by its name; None if the data is none of these."""
+    if isinstance(data, list | tuple):
+        data = {str(number): graph for number, graph in enumerate(data)}
+    if not isinstance(data, Mapping) or not data:
+        return None
+    graphs = {str(name): graph for name, graph in data.items()}
+    return graphs if all(hasattr(graph, "edge_index") for graph in graphs.values()) else None
+
+
 def load_data(
-    data: str | Graph | Description | Sensors | SensorDescription,
+    data: Data,
     data_dir: str | Path | None = None,
     options: JsonObject | None = None,
 ) -> Graph | Sensors:
@@ -108,6 +133,8 @@ def load_data(
             return load(data, data_dir, **options)
         if isinstance(data, Description):
             return load_description(data)
+        if isinstance(data, LibrarySet):
+            return load_library_set(data, data_dir)
         return load_sensors(data) if isinstance(data, SensorDescription) else data
     except MemoryError:
         name = data if isinstance(data, str) else data.name
@@ -134,13 +161,16 @@ def _graph(data: object) -> Graph:
         return from_networkx(data)
     raise InputError(
         f"data of type {type(data).__name__} cannot be used; give the name of a data set, the path of a "
-        "description, a graphfed Graph or Sensors, a PyG Data or a networkx graph"
+        "description, a graphfed Graph or Sensors, a PyG Data or a list of them (one for each client), a "
+        "networkx graph, or the DataFrames (nodes, edges)"
     )
 
 
 def _named(name: str | os.PathLike[str]) -> DataSource:
     """Identify a data set or a file by its name. A name without ending and folder must be a data set."""
     path = Path(name)
+    if isinstance(name, str) and name.startswith(LIBRARIES):
+        return DataSource(library_set(name), name)
     # First, so that a file of the same name in the working folder changes nothing.
     if isinstance(name, str) and name.lower() in DATASETS:
         return DataSource(name.lower(), name.lower())

@@ -19,7 +19,7 @@ from graphfed.data.graphs.overview import graph_facts, overview
 from graphfed.data.partitions.partition import partition
 from graphfed.data.user_files.graph_description import describe
 from graphfed.data.user_files.graph_files import from_networkx, load_description, read_graph_file
-from graphfed.data.user_files.pyg_files import from_pyg
+from graphfed.data.user_files.pyg_files import from_pyg, from_pyg_clients
 from graphfed.errors import InputError
 
 #: Payer, payee, amount, fee, time. 2024-01-01 was a Monday, 19 723 days after 1970-01-01.
@@ -270,3 +270,25 @@ def test_an_overview_counts_the_edges_as_they_are_listed(tmp_path: Path) -> None
         facts = dict(graph_facts(overview(graph, Split("none", none, none, none), whole)))
         assert facts["edges as listed"] == text
         assert facts["edges"] == "2"
+
+
+def payments_of(*edges: tuple[int, int, float]) -> Data:
+    ends = torch.tensor([edge[:2] for edge in edges]).t()
+    amounts = torch.tensor([edge[2] for edge in edges])
+    return Data(x=torch.zeros(3, 1), y=torch.tensor([0, 1, 0]), edge_index=ends, edge_attr=amounts)
+
+
+def test_the_edges_of_several_clients_are_those_of_each_with_its_nodes_moved() -> None:
+    north, south = payments_of((2, 0, 5.0), (0, 1, 7.0)), payments_of((1, 0, 2.0), (1, 0, 3.0))
+    united = from_pyg_clients([north, south], ["north", "south"])
+    assert rows(united.directed) == [(2, 0, 5), (0, 1, 7), (4, 3, 2), (4, 3, 3)]
+
+
+def test_a_client_with_other_columns_of_edges_is_named() -> None:
+    plain = payments_of((1, 0, 1.0))
+    del plain.edge_attr
+    with pytest.raises(
+        InputError,
+        match="client 'south' has directed edges with 0 attributes, and client 'north' has directed edges with 1 ",
+    ):
+        from_pyg_clients([payments_of((2, 0, 5.0), (0, 1, 7.0)), plain], ["north", "south"])

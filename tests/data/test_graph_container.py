@@ -314,7 +314,7 @@ class TestFromPyG:
             ({"y": torch.tensor([0.0, 1.5, 0.0, 1.0])}, "one integer per node"),
             ({"y": torch.eye(4).long().to_sparse_coo()}, "one integer per node"),
             ({"edge_index": torch.eye(4).to_sparse_coo()}, "edges have dtype object"),
-            ({"x": None}, "no 'x'"),
+            ({"edge_index": None}, "no 'edge_index'"),
         ],
     )
     def test_an_unusable_attribute_is_refused_with_the_reason(self, changes, message):
@@ -330,7 +330,6 @@ class TestFromPyG:
             ({"test_mask": torch.ones(3).bool()}, "test_mask has dtype bool and 3 entries"),
             ({"test_mask": torch.tensor([True, False, False, False])}, "node 0 is in two parts"),
             ({"val_mask": torch.zeros(4, 10).bool()}, r"one column per split.*data.val_mask\[:, 0\]"),
-            ({"val_mask": None, "test_mask": None}, "train_mask but no val_mask, test_mask; set all three"),
         ],
     )
     def test_masks_that_are_no_split_are_refused_unless_a_split_is_named(self, changes, message):

@@ -76,7 +76,7 @@ def test_a_method_can_use_a_graph_exactly_if_a_run_is_not_refused_and_for_that_r
             with pytest.raises(InputError) as refused:
                 graphfed.run(method, data=data, rounds=1, threads=1, out=False, **options)
             assert str(refused.value) == problem
-    some = {"overlapping", "plain", "clients of its own", "copies of nodes", "weights"}
+    some = {"overlapping", "plain", "clients of its own", "copies of nodes", "weights", "no features"}
     assert any(problem is None for problem in found.methods.values()) is (world in some)
 
 

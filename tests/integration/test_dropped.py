@@ -70,10 +70,12 @@ def test_python_warns_once_of_what_the_network_does_not_use(tmp_path: Path) -> N
     expected = r"custom: not used: the direction of 1 edge; 1 attribute of the edges \('edge_attr'\), which"
     with pytest.warns(UserWarning, match=expected) as warned:
         graphfed.run("fedavg", data=data, out=tmp_path / "gcn", **SHORT)
-    assert len(warned) == 1
+    assert sum("not used" in str(warning.message) for warning in warned) == 1
     with pytest.warns(UserWarning, match=r"1 attribute of the edges \('edge_attr'\)$"):
         graphfed.run("fedgcn", data=data, out=tmp_path / "fedgcn", **SHORT)
-    result = graphfed.run("fedavg", data=data, backbone="gine", out=tmp_path / "gine", **SHORT)
+    with pytest.warns(UserWarning) as warned:
+        result = graphfed.run("fedavg", data=data, backbone="gine", out=tmp_path / "gine", **SHORT)
+    assert not [warning for warning in warned if "not used" in str(warning.message)]
     known = json.loads((tmp_path / "gine" / "manifest.json").read_text())["data"]
     assert (known["dropped"], known["edge_features"], known["directed"]) == ([], ["edge_attr"], True)
     assert result.rounds == 1

@@ -376,7 +376,7 @@ def test_a_method_that_cannot_share_nodes_names_one_that_is_shared(
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>', "document type definition"),
         ("g.graphml", f"<!--{' ' * 70_000}--><!DOCTYPE x><graphml/>", "document type definition"),
         ("g.graphml", '<!DOCTYPE x [<!ENTITY a "aaaa">]><graphml/>'.encode("utf-16"), "document type definition"),
-        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "no node attribute"),
+        ("g.graphml", "<graphml><graph edgedefault='undirected'><node id='a'/></graph></graphml>", "has no labels"),
         ("g.pt", "not a file of torch", "g.pt was refused, because it is no PyG Data"),
         ("g.pt", "", "g.pt was refused, because it is no PyG Data"),
         ("nodes.csv", None, "is one table, and a graph needs two"),

@@ -23,7 +23,7 @@ OUTSIDE = {"method", "out", "progress", "on_round", "command", "more"}
 #: What the command line takes next to them, by command. Sweeps and comparisons have several seeds.
 COMMANDS = {
     "run": {"config", "startup_kit", "plugin", "out", "show_config", "as_json", "report", "progress"},
-    "compare": {"config", "seeds", "plugin", "out", "as_json", "report", "progress"},
+    "compare": {"config", "seeds", "plugin", "out", "jobs", "as_json", "report", "progress"},
     "sweep": {"grid", "optuna", "ranges", "config", "seeds", "plugin", "out", "as_json", "progress"},
 }
 #: The options of a run that a command lacks.

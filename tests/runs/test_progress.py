@@ -1,17 +1,23 @@
 """What a person sees while a run works."""
 
 import io
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
+import graphfed
+from graphfed.cli import main
+from graphfed.errors import GraphfedWarning
 from graphfed.methods.registry import get_method
 from graphfed.runs import folder as files
 from graphfed.runs import progress
 from graphfed.runs.config import make_config
-from graphfed.runs.progress import human_bytes, human_seconds, show_progress, stages_of
+from graphfed.runs.progress import human_bytes, human_seconds, log_note, show_progress, stages_of
 from graphfed.runs.run import execute
 from graphfed.runs.train import Event
 from graphfed.tasks.loading import load_inputs
@@ -230,3 +236,74 @@ def test_text_in_square_brackets_is_shown_as_it_is_and_a_terminal_obeys_none(pha
 def test_progress_that_nobody_wants_is_not_made() -> None:
     with show_progress("fedavg", enabled=False) as on_event:
         assert on_event is None
+
+
+# ---- programs ----------------------------------------------------------------------------------------------
+
+
+def noisy_data() -> Data:
+    """A graph with a loop, which is dropped, and without features and masks, which is remarked on."""
+    return Data(
+        edge_index=torch.tensor([[0, 1, 2, 3, 4, 5, 5], [1, 2, 3, 4, 5, 0, 5]]), y=torch.arange(6) % 2
+    )
+
+
+@pytest.mark.parametrize("study", [False, True], ids=["run", "compare"])
+def test_a_program_gets_each_remark_on_the_data_once_as_a_warning_at_its_own_line(
+    study: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"data": noisy_data(), "clients": 2, "partition": "random", "rounds": 1, "out": False}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        if study:
+            graphfed.compare(["fedavg"], seeds=[0, 1], **asked)
+        else:
+            graphfed.run("fedavg", **asked)
+    found = [each for each in found if issubclass(each.category, GraphfedWarning)]
+    texts = [str(each.message) for each in found]
+    for part in ("not used: ", "has no features", "has no split"):
+        assert sum(part in text for text in texts) == 1, part
+    assert {each.filename for each in found} == {__file__}
+    assert capsys.readouterr().err == ""
+
+
+def test_with_progress_remarks_are_printed_and_are_no_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GraphfedWarning)
+        graphfed.compare(
+            ["fedavg"],
+            data=noisy_data(),
+            clients=2,
+            partition="random",
+            rounds=1,
+            seeds=[0],
+            out=False,
+            progress=True,
+        )
+    assert "has no features" in capsys.readouterr().err
+
+
+def test_the_warnings_of_a_result_are_warnings_of_its_run_and_the_command_line_prints_them_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    asked = {"clients": 2, "rounds": 3}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = graphfed.run("fedavg", **asked, out=False)
+    assert result.details["warnings"]
+    assert [str(each.message) for each in found] == [each["text"] for each in result.details["warnings"]]
+    capfd.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["run", "fedavg", "--clients", "2", "--rounds", "3", "--no-progress", "--no-report"]) == 0
+    printed = capfd.readouterr().err
+    for each in result.details["warnings"]:
+        assert printed.count(each["text"]) == 1
+
+
+def test_messages_about_long_steps_are_logged_for_a_program(caplog: pytest.LogCaptureFixture) -> None:
+    event = Event("note", note="what takes long\x1b")
+    with caplog.at_level("INFO", "graphfed"):
+        log_note(event)
+        log_note(Event("train", note="no message"))
+    assert [record.getMessage() for record in caplog.records] == ["what takes long\\x1b"]

@@ -447,10 +447,10 @@ def test_a_generated_data_set_beyond_memory_is_refused(
     assert list(own_folder.iterdir()) == []
 
 
-def test_a_graph_without_features_is_refused(own_folder: Path) -> None:
+def test_link_prediction_refuses_a_graph_without_features(own_folder: Path) -> None:
     graph = make_graph("bare", None, np.array([0, 1, 0, 1]), np.array([[0, 1], [1, 2]]))
     with pytest.raises(InputError, match="needs features"):
-        graphfed.run("fedavg", data=graph, rounds=1)
+        graphfed.run("central", task="link_prediction", data=graph, rounds=1)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])

@@ -1,5 +1,6 @@
 """Methods side by side: same splits or no table, the reference rows always, honest statistics."""
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import graphfed
+from graphfed.data.graphs.graph import make_graph
 from graphfed.errors import GraphfedError, InputError
 from graphfed.methods.references import REFERENCES
 from graphfed.runs.run import Result
@@ -341,3 +343,67 @@ def test_a_row_whose_method_cannot_use_the_partition_is_refused_wherever_it_stan
 ) -> None:
     with pytest.raises(InputError, match="fedgcn needs every node at exactly one client"):
         graphfed.compare(methods, clients=3, partition="edges_uniform", rounds=1, seeds=(0,), out=False)
+
+
+def test_csv_and_latex_have_every_row_and_names_are_escaped(table: Comparison, tmp_path: Path) -> None:
+    row = {**table.rows[0], "label": "a_b & <c>\\%"}
+    named = table.model_copy(update={"rows": (row, *table.rows[1:])})
+    text = named.to_csv()
+    assert text is not None
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [line["label"] for line in lines] == [row["label"] for row in named.rows]
+    assert float(lines[0]["accuracy.mean"]) == row["test"]["accuracy"]["mean"]
+    assert float(lines[0]["accuracy.std"]) == row["test"]["accuracy"]["std"]
+    assert named.to_csv(tmp_path / "table.csv") is None
+    assert (tmp_path / "table.csv").read_text() == text
+    latex = named.to_latex().splitlines()
+    assert (latex[1], latex[3], latex[-2]) == (r"\toprule", r"\midrule", r"\bottomrule")
+    assert len(latex) == 6 + len(named.rows)
+    assert latex[4].startswith(r"a\_b \& \textless{}c\textgreater{}\textbackslash{}\%")
+    # Every line has the cells that the tabular declares.
+    columns = len(latex[0].removeprefix(r"\begin{tabular}{").removesuffix("}"))
+    assert {line.replace(r"\&", "").count("&") + 1 for line in (latex[2], *latex[4:-2])} == {columns}
+    assert "<c>" not in named._repr_html_()
+    # The caption on the screen has one more.
+    assert shown(table).count("±") == table.to_latex().count(r"$\pm$") + 1
+
+
+def test_a_plot_shows_mean_and_deviation_of_every_row(table: Comparison) -> None:
+    (axes,) = table.plot().axes
+    assert [
+        line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 1 and line.get_marker() != "|"
+    ] == [row["test"]["accuracy"]["mean"] for row in table.rows]
+    with pytest.raises(InputError, match="no test metric 'acc'"):
+        table.plot("acc")
+
+
+@pytest.mark.slow
+def test_runs_in_several_processes_give_the_table_and_the_files_of_runs_in_one(
+    table: Comparison, tmp_path: Path
+) -> None:
+    several = compare(
+        ["fedprox"], clients=3, rounds=2, seeds=(0, 1), settings={"mu": 0.1}, threads=1, jobs=2,
+        out=tmp_path / "table",
+    )  # fmt: skip
+    for one, other in zip(table.rows, several.rows, strict=True):
+        assert (one["label"], one["test"], one["hashes"]) == (other["label"], other["test"], other["hashes"])
+    assert table.folder is not None
+    assert {path.name for path in (tmp_path / "table").iterdir()} == {
+        path.name for path in table.folder.iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"jobs": 0}, "jobs=0 cannot be used"),
+        ({"jobs": 2, "out": False}, "jobs needs a folder"),
+        ({"jobs": 2, "data": make_graph("own", np.eye(4), np.arange(4) % 2, np.zeros((2, 0)))}, "an object"),
+    ],
+)
+def test_processes_that_could_not_make_the_runs_are_refused_before_anything_is_written(
+    asked: dict[str, Any], message: str, own_folder: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        compare(["fedavg"], clients=2, rounds=1, **asked)
+    assert not [*own_folder.iterdir()]

@@ -115,6 +115,8 @@ class Graph:
             texts. It is the node's id, or its client and its id. None if a node is identified by its number.
         dropped: Descriptions of the data that the reader did not use (`graphfed.data.dropped`).
         remarks: Remarks of the reader on data that may mean something else, each with its fix.
+        default_split: The default split, as in "random:0.6,0.2,0.2", if the data has no split of its own; ""
+            for that of `make_split`.
         split_problem: Why the data's own split cannot be used, and what to do; "" if it can, or if there is
             none.
         directed: The edges as the data lists them, with directions, attributes and times. `edges` has their
@@ -139,6 +141,7 @@ class Graph:
     remarks: tuple[str, ...] = ()
     split_problem: str = ""
     directed: DirectedEdges | None = None
+    default_split: str = ""
 
     @property
     def num_nodes(self) -> int:

@@ -205,6 +205,11 @@ def without_downloads() -> Iterator[None]:
         _may_download.reset(token)
 
 
+def may_download() -> bool:
+    """Return whether missing files may be downloaded here."""
+    return _may_download.get()
+
+
 def _download(folder: str, target: Path) -> bool:
     """Download the raw files into `target`.
 
@@ -218,7 +223,7 @@ def _download(folder: str, target: Path) -> bool:
         for part in PARTS:
             file = f"ind.{folder.lower()}.{part}"
             if not (target / file).is_file():
-                if not _may_download.get():
+                if not may_download():
                     return False
                 with urllib.request.urlopen(f"{URL}/{file}", timeout=TIMEOUT_SECONDS) as reply:
                     content = reply.read(MAX_BYTES)

@@ -13,6 +13,8 @@ __all__ = ["drop_unused_classes", "fractions_in", "hashed_parts", "make_split", 
 KINDS = ("default", "per_class", "public", "random", "random_plain")
 #: The numbers of the default "per_class", and those of "random".
 PER_CLASS, FRACTIONS = "20,500,1000", "0.5,0.25,0.25"
+#: The default split of graphs of PyG and networkx, which have no convention but masks.
+UNSPLIT = "random:0.6,0.2,0.2"
 #: The default split is "per_class" only if the validation part is expected to have this many nodes of every
 #: class. With fewer, its accuracy on the class would be a matter of chance.
 ENOUGH_IN_VALIDATION = 10
@@ -30,8 +32,9 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
         "random:A,B,C"            fractions of the nodes of every class, A + B + C <= 1 (stratified); a class
                                   with a node for each part is in every part
         "random_plain:A,B,C"      fractions of all nodes of known class, not stratified by class
-        "default"                 "public" if the data set has its own split; else "per_class" if every class
-                                  is frequent enough for it, else "random:0.5,0.25,0.25"
+        "default"                 "public" if the data set has its own split; else the default split that it
+                                  names, if any; else "per_class" if every class is frequent enough for it,
+                                  else "random:0.5,0.25,0.25"
 
     Args:
         graph: The graph, with at least one labelled node.
@@ -47,7 +50,9 @@ def make_split(graph: Graph, spec: str, seed: int) -> Split:
     kind, numbers = _parsed(spec)
     if kind in ("default", "public") and graph.split is None and graph.split_problem:
         raise InputError(f"data set {graph.name!r} has no split that can be used: {graph.split_problem}")
-    if kind == "default":
+    if kind == "default" and graph.split is None and graph.default_split:
+        kind, numbers = _parsed(graph.default_split)
+    elif kind == "default":
         kind = _default_kind(graph)
     if kind == "public":
         if graph.split is None:

@@ -12,6 +12,7 @@ import numpy as np
 from graphfed.data.dropped import edges_dropped, loops_dropped, names_dropped
 from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.graphs.graph import Graph, Held, Split, make_graph
+from graphfed.data.graphs.splits import UNSPLIT
 from graphfed.data.texts import class_remarks, python_texts
 from graphfed.data.user_files import graph_tables
 from graphfed.data.user_files.client_union import ClientTables, unite
@@ -51,7 +52,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
     attribute "time", a number or an ISO text, is the edge's time.
 
     Args:
-        graph: A networkx graph, directed or not, with at least one feature.
+        graph: A networkx graph, directed or not. Without features, node classification uses the degrees.
         name: The name of the graph, for reports and messages.
 
     Returns:
@@ -71,8 +72,6 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         {attribute for _, attributes in graph.nodes(data=True) for attribute in attributes}, key=str
     )
     features = [attribute for attribute in known if attribute not in ("label", "client", "split")]
-    if not features:
-        raise InputError(f"graph {name!r} has no node attribute for features; add at least one")
 
     def node(row: int) -> str:
         return f"graph {name!r}, node {ids[row].as_py()[:60]!r}"
@@ -135,7 +134,7 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         directed = graph_tables.with_unread(directed, [phrase for phrase in lost if phrase not in loops])
         lost, used = loops, ("weight", *directed.names, *(["time"] if directed.time is not None else []))
     unread = names_dropped(sorted(attributes), used, "attribute", "the edges")
-    return dataclasses.replace(result, dropped=(*lost, *unread), directed=directed)
+    return dataclasses.replace(result, dropped=(*lost, *unread), directed=directed, default_split=UNSPLIT)
 
 
 def _directed(
@@ -269,7 +268,7 @@ def _assemble_graph(
 ) -> Graph:
     """Build the graph of tables. `held` and `client_names` are given if several clients have files."""
     clients: np.ndarray | None = None
-    class_names, y = classes, np.full(len(tables.x), -1, dtype=np.int64)
+    class_names, y = classes, np.full(len(tables.ids), -1, dtype=np.int64)
     if tables.client is not None:
         client_names, clients = encoded(tables.client)
     if tables.label is not None:
@@ -277,7 +276,7 @@ def _assemble_graph(
     part = tables.part
     graph = make_graph(
         name,
-        tables.x,
+        tables.x if features else None,
         y,
         tables.ends,
         edge_weight=tables.weight,

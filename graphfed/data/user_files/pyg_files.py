@@ -3,7 +3,9 @@
 Shapes: N nodes, F features.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +16,7 @@ import scipy.sparse as sp
 from graphfed.data.dropped import edges_dropped, loops_dropped
 from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.graphs.graph import Graph, Split, make_graph
+from graphfed.data.graphs.splits import UNSPLIT
 from graphfed.data.messages import brief
 from graphfed.data.texts import canonical_texts, python_texts
 from graphfed.data.user_files.graph_tables import encoded, with_unread
@@ -51,14 +54,10 @@ def read_pyg(path: Path) -> Graph:
     """
     import torch
     from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
 
     read_start(path, 1)
-    classes = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     try:
-        # Only these classes are added to torch's own list; any other object is refused.
-        with torch.serialization.safe_globals(classes):
+        with tensors_only():
             content = torch.load(path, weights_only=True, map_location="cpu")
     except Exception:  # a hostile or damaged file can fail in many ways, and the error may quote its content
         raise InputError(f"{path} was refused, because {_unsafe_content(path)}") from None
@@ -68,6 +67,32 @@ def read_pyg(path: Path) -> Graph:
         raise InputError(f"{path} has {_described(content)}")
     _check_sizes(content, path)
     return from_pyg(content, path.stem)
+
+
+@contextmanager
+def tensors_only() -> Iterator[None]:
+    """Let torch.load read tensors and the classes of `Data` in this context, and refuse any other class,
+    whatever a library asks for.
+    """
+    import torch
+    from torch_geometric.data import Data
+    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+    from torch_geometric.data.storage import GlobalStorage
+
+    key = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(key)
+    os.environ[key] = "1"
+    # Those that PyG has allowed itself must stay allowed after this context.
+    allowed = torch.serialization.get_safe_globals()
+    classes = (Data, DataEdgeAttr, DataTensorAttr, GlobalStorage)
+    try:
+        with torch.serialization.safe_globals([each for each in classes if each not in allowed]):
+            yield
+    finally:
+        if before is None:
+            del os.environ[key]
+        else:
+            os.environ[key] = before
 
 
 def _check_sizes(data: Any, path: Path) -> None:
@@ -137,13 +162,14 @@ def _described(content: Any) -> str:
 def from_pyg(data: Any, name: str = "custom") -> Graph:
     """Convert a PyG `Data` object into a Graph.
 
-    The attributes x and edge_index are required. y has the classes; without it no label is known, which is
-    enough for link prediction. edge_weight, client and 1-D train/val/test masks (boolean, or of 0 and 1) are
-    optional. `client` has the client of each node, as numbers or a list of texts, and a run has these clients
-    unless it names another partition. The masks become the graph's public split. Edges become undirected: an
-    edge that is given several times, such as in both directions, has the mean of its weights. If edges have a
-    direction, edge_attr [E] or [E, D], or edge_time [E] (numbers), `Graph.directed` has them as they are.
-    Other attributes are not read; `Graph.dropped` names them.
+    The attribute edge_index is required. y has the classes; without it no label is known, which is enough for
+    link prediction. Without x, node classification uses the degrees. edge_weight, client and 1-D
+    train/val/test masks (boolean, or of 0 and 1) are optional; without masks the default split is
+    "random:0.6,0.2,0.2". `client` has the client of each node, as numbers or a list of texts, and a run has
+    these clients unless it names another partition. The masks become the graph's public split. Edges become
+    undirected: an edge that is given several times, such as in both directions, has the mean of its weights.
+    If edges have a direction, edge_attr [E] or [E, D], or edge_time [E] (numbers), `Graph.directed` has them
+    as they are. Other attributes are not read; `Graph.dropped` names them.
 
     Args:
         data: A `Data` object of one graph. Its tensors may be dense or sparse, and on any device.
@@ -155,13 +181,13 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
     Raises:
         InputError: An attribute is missing or cannot be used.
     """
-    for attribute in ("x", "edge_index"):
-        if getattr(data, attribute, None) is None:
-            raise InputError(
-                f"the Data object has no {attribute!r}; set x and edge_index, and y for node classification"
-            )
-    x, edges = (_to_numpy(key, getattr(data, key)) for key in ("x", "edge_index"))
-    y = np.full(x.shape[0] if x.ndim else 0, -1)
+    if getattr(data, "edge_index", None) is None:
+        raise InputError(
+            "the Data object has no 'edge_index'; set x and edge_index, and y for node classification"
+        )
+    edges = _to_numpy("edge_index", data.edge_index)
+    x = None if getattr(data, "x", None) is None else _to_numpy("x", data.x)
+    y = np.full(_count_nodes(data, x, edges), -1)
     if getattr(data, "y", None) is not None:
         y = _labels(_one_column(_to_numpy("y", data.y)))
     weights = getattr(data, "edge_weight", None)
@@ -182,6 +208,7 @@ def from_pyg(data: Any, name: str = "custom") -> Graph:
         split=split,
         dropped=(*lost, *unused, *_unread(data)),
         split_problem=problem,
+        default_split=UNSPLIT,
         client_names=client_names,
         clients=clients,
         directed=directed,
@@ -217,6 +244,119 @@ def _directed(data: Any, name: str, ends: np.ndarray, lost: tuple[str, ...]) -> 
     return with_unread(edges, changed) if edges.names or not edges.symmetric else None
 
 
+def from_pyg_clients(graphs: Sequence[Any], names: Sequence[str], name: str = "clients") -> Graph:
+    """Convert PyG `Data` objects, one for each client, into one graph with these clients.
+
+    Raises InputError, which names the client, if a `Data` cannot be used or has other columns than the first.
+    """
+    if len(graphs) < 2:
+        raise InputError(
+            f"the data has {len(graphs)} Data object{'' if graphs else 's'}, and at least two clients are "
+            "needed; give a Data object for each client, or one Data object as it is"
+        )
+    each = []
+    for client, data in zip(names, graphs, strict=True):
+        try:
+            each.append(from_pyg(data))
+        except InputError as error:
+            raise InputError(f"client {shown(client)}: {error}") from None
+        _check_like_first(names[0], each[0], client, each[-1])
+    start = np.cumsum([0, *(graph.num_nodes for graph in each)])
+    weighted = any(graph.edge_weight is not None for graph in each)
+    masks = [graph.split for graph in each]
+    x: list[Any] = [graph.x for graph in each]
+    y = np.concatenate([graph.y for graph in each])
+    united = make_graph(
+        name,
+        None if x[0] is None else sp.vstack(x) if any(map(sp.issparse, x)) else np.concatenate(x),
+        y,
+        np.concatenate([graph.edges + first for graph, first in zip(each, start, strict=False)], axis=1),
+        # A graph whose weights are all 1 has none.
+        edge_weight=np.concatenate(
+            [np.ones(g.num_edges) if g.edge_weight is None else g.edge_weight for g in each]
+        )
+        if weighted
+        else None,
+        split=Split(
+            "public",
+            *(np.concatenate([getattr(split, part) for split in masks]) for part in ("train", "val", "test")),
+        )
+        if all(masks)
+        else None,
+    )
+    return replace(
+        united,
+        client_names=tuple(names),
+        clients=np.repeat(np.arange(len(each)), np.diff(start)),
+        dropped=tuple(dict.fromkeys(phrase for graph in each for phrase in graph.dropped)),
+        split_problem=next((graph.split_problem for graph in each if graph.split_problem), ""),
+        default_split=UNSPLIT,
+        directed=_united_edges(each, start),
+    )
+
+
+def _united_edges(each: Sequence[Graph], start: np.ndarray) -> DirectedEdges | None:
+    """Unite the directed edges of clients, whose nodes begin at `start`, [K + 1]; None if they have none."""
+    found = [graph.directed for graph in each]
+    edges = [directed for directed in found if directed is not None]
+    if not edges:
+        return None
+    time = [directed.time for directed in edges if directed.time is not None]
+    return DirectedEdges(
+        np.concatenate([one.source + first for one, first in zip(edges, start, strict=False)]),
+        np.concatenate([one.target + first for one, first in zip(edges, start, strict=False)]),
+        np.concatenate([one.attributes for one in edges]),
+        edges[0].names,
+        np.concatenate(time) if time else None,
+        edges[0].symmetric,
+        tuple(dict.fromkeys(phrase for one in edges for phrase in one.unread)),
+    )
+
+
+def _edges_as(graph: Graph) -> str:
+    """Describe what a graph keeps of its edges, for a comparison of clients."""
+    directed = graph.directed
+    if directed is None:
+        return "undirected edges without attributes"
+    kind = "undirected" if directed.symmetric else "directed"
+    time = "" if directed.time is None else " and times"
+    count = len(directed.names)
+    return f"{kind} edges with {count} attribute{'s' * (count != 1)}{time}"
+
+
+def _check_like_first(first_name: str, first: Graph, name: str, other: Graph) -> None:
+    """Raise InputError if a client's graph has other columns than that of the first client."""
+    for what, one, two in (
+        ("features", first.num_features, other.num_features),
+        ("labels", bool((first.y >= 0).any()), bool((other.y >= 0).any())),
+        ("masks", first.split is not None, other.split is not None),
+    ):
+        if one != two:
+            has = [
+                f"{n} {what}" if n is not True and n else f"{'' if n else 'no '}{what}" for n in (one, two)
+            ]
+            raise InputError(
+                f"client {shown(name)} has {has[1]}, and client {shown(first_name)} has {has[0]}; give all "
+                "clients' Data objects the same columns"
+            )
+    if _edges_as(other) != _edges_as(first):
+        raise InputError(
+            f"client {shown(name)} has {_edges_as(other)}, and client {shown(first_name)} has "
+            f"{_edges_as(first)}; give all clients' Data objects the same columns of edges"
+        )
+
+
+def _count_nodes(data: Any, x: Any, edges: np.ndarray) -> int:
+    """Count the nodes: the rows of x, of y, what the Data object states, or the nodes of edges."""
+    if x is not None:
+        return x.shape[0] if x.ndim else 0
+    if getattr(data, "y", None) is not None:
+        return len(data.y)
+    # PyG guesses the number if it is not stated, with a warning.
+    stated = data.num_nodes if "num_nodes" in data else None
+    return int(edges.max(initial=-1)) + 1 if stated is None else int(stated)
+
+
 def _labels(y: Any) -> Any:
     """Convert labels that are booleans, or whole numbers stored as floats, to integers; NaN is unknown."""
     if sp.issparse(y) or y.dtype.kind not in "bf":
@@ -228,22 +368,16 @@ def _labels(y: Any) -> Any:
 def _split(data: Any, n: int) -> tuple[Split | None, str, tuple[str, ...]]:
     """Return the split of the masks, or why they cannot be used and a description of what is not used."""
     masks = {key: _to_numpy(key, mask) for key in MASKS if (mask := getattr(data, key, None)) is not None}
-    if not masks:
-        return None, "", ()
+    unused = tuple(f"{key} of the Data object, which is no split" for key in masks)
+    if len(masks) < len(MASKS):
+        return None, "", unused
     try:
         return _split_of_masks(masks, n), "", ()
     except InputError as error:
-        unused = tuple(f"{key} of the Data object, which is no split" for key in masks)
         return None, str(error), unused
 
 
 def _split_of_masks(masks: dict[str, Any], n: int) -> Split:
-    missing = [key for key in MASKS if key not in masks]
-    if missing:
-        raise InputError(
-            f"the Data object has {', '.join(masks)} but no {', '.join(missing)}; set all three masks, or "
-            "choose a split, as in 'random:0.5,0.25,0.25' (--split)"
-        )
     for key, mask in masks.items():
         if mask.ndim != 1:
             raise InputError(

@@ -400,6 +400,17 @@ ALL_MESSAGES = {
     "forecasts": "Only with strategy=centralised: the server sends each client its forecasts.",
 }
 
+
+def plans_rounds(config: CNFGNNConfig) -> str:
+    """Say how training depends on the number of rounds; see `Method.plans_rounds`."""
+    noisy = config.encodings.clip is not None
+    return (
+        "epsilon counts the noisy encodings of the planned rounds"
+        if noisy
+        else forecasting.plans_rounds(config)
+    )
+
+
 METHOD = Method(
     name="cnfgnn",
     summary="every sensor encodes and forecasts its series; the server's graph network relates the sensors",
@@ -411,6 +422,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=predict,
+    plans_rounds=plans_rounds,
     state=StateValues(
         model=("weights", "network", "scaler"),
         facts="facts",

@@ -218,6 +218,11 @@ def edges_as_rows(cohort: Cohort) -> Cohort:
     )
 
 
+def scale_rows(x: Tensor, scaling: Scaling, client: Tensor) -> Tensor:
+    """Scale dense features [n, F] of the nodes of clients [n]."""
+    return _scaled(x, _of_row(scaling.center, client), _of_row(scaling.scale, client))
+
+
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     scaled = _scale_rows(cohort, scaling)
     return scaled if scaling.edges is None else scale_edges(scaled, scaling.edges)
@@ -238,7 +243,7 @@ def _scale_rows(cohort: Cohort, scaling: Scaling) -> Cohort:
     if x is None:
         return cohort
     if not isinstance(x, SparseMatrix):
-        return replace(cohort, x=_scaled(x, _of_row(center, cohort.client), _of_row(scale, cohort.client)))
+        return replace(cohort, x=scale_rows(x, scaling, cohort.client))
     if scaling.as_dense:
         return _scale_rows(replace(cohort, x=x.to_dense()), scaling)
     # A column stays sparse if its centre is zero for every client.

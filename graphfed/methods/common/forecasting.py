@@ -299,6 +299,12 @@ def client_losses(forecast: Tensor, batch: Batch) -> Tensor:
     return squared.sum((1, 2)) / batch.weight.sum((1, 2)).clamp(min=1)
 
 
+def plans_rounds(config: ForecastTraining) -> str:
+    """Say whether the draws of `teaching` depend on the number of rounds; see `Method.plans_rounds`."""
+    planned = config.sequences.teacher_fraction is not None
+    return "teacher_fraction is a fraction of the planned rounds" if planned else ""
+
+
 def teaching(config: ForecastTraining, purpose: str, step: int, steps: int) -> Tensor | None:
     """Draw which later inputs of the decoder are true readings in a training step, [n - 1] bool.
 

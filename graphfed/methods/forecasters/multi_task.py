@@ -272,6 +272,7 @@ METHOD = Method(
     setup=setup,
     round=round,
     predict=recurrent.predict_own,
+    plans_rounds=forecasting.plans_rounds,
     checkpoint=checkpoint,
     state=StateValues(model=("weights", "scaler"), scratch=("optimizer",)),
     sends=Sent(

@@ -385,6 +385,7 @@ CENTRAL = Method(
     setup=setup_central,
     round=round_central,
     predict=predict_central,
+    plans_rounds=forecasting.plans_rounds,
     state=StateValues(model=("weights", "scaler"), scratch=("optimizer",)),
     sends=Sent(
         summary="all readings, once",
@@ -407,6 +408,7 @@ LOCAL = Method(
     setup=setup_local,
     round=round_local,
     predict=predict_own,
+    plans_rounds=forecasting.plans_rounds,
     personal=True,
     state=StateValues(model=("weights", "scaler"), scratch=("optimizer",)),
     sends=Sent(
@@ -427,6 +429,7 @@ FEDAVG = Method(
     setup=setup_fedavg,
     round=round_fedavg,
     predict=predict_shared,
+    plans_rounds=forecasting.plans_rounds,
     state=StateValues(model=("weights", "scaler"), scratch=("own", "optimizer")),
     sends=Sent(
         summary="weights, every round",

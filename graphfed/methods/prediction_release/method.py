@@ -231,6 +231,13 @@ MESSAGES = {
     "neighbour is by the class of the node, estimated from the sum of these counts.",
 }
 
+
+def plans_rounds(config: PredictionReleaseConfig) -> str:
+    """Say how training depends on the number of rounds; see `Method.plans_rounds`."""
+    given = config.release.release_round is not None
+    return "" if given else "without release_round, classes are released after half of the planned rounds"
+
+
 METHOD = Method(
     name="prediction_release",
     summary="a network of own features, and each node's predicted class, sent to its neighbours once under "
@@ -242,6 +249,7 @@ METHOD = Method(
     round=round,
     predict=predict,
     restore=restore,
+    plans_rounds=plans_rounds,
     requires=Requirements(disjoint=True, check=check_graph, other=("edges without weights",)),
     sends=Sent(
         summary="a predicted class of each node, once; gradients, every round",

@@ -63,10 +63,13 @@ class GraphInputs(Inputs):
         return self.unread + self.unused + self.graph.dropped
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """The names of the features, if the data has them, and the reader's remarks on the data."""
+    def feature_line(self) -> tuple[str, ...]:
         names = self.graph.feature_names
-        return (*((features_in_one_line(names),) if names else ()), *self.graph.remarks)
+        return (features_in_one_line(names),) if names else ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self.graph.remarks
 
     @property
     def num_clients(self) -> int:

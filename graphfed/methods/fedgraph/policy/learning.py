@@ -285,7 +285,7 @@ def learn_policy(
     *,
     data: object = None,
     clients: int | None = None,
-    partition: str | Path | None = None,
+    partition: object = None,
     split: str = "default",
     episodes: int = EPISODES,
     rounds: int | None = None,
