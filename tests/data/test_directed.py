@@ -287,8 +287,5 @@ def test_the_edges_of_several_clients_are_those_of_each_with_its_nodes_moved() -
 def test_a_client_with_other_columns_of_edges_is_named() -> None:
     plain = payments_of((1, 0, 1.0))
     del plain.edge_attr
-    with pytest.raises(
-        InputError,
-        match="client 'south' has directed edges with 0 attributes, and client 'north' has directed edges with 1 ",
-    ):
+    with pytest.raises(InputError, match="client 'south' has directed edges with 0 attributes, and client"):
         from_pyg_clients([payments_of((2, 0, 5.0), (0, 1, 7.0)), plain], ["north", "south"])
