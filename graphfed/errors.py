@@ -22,6 +22,7 @@ __all__ = [
     "INTERRUPTED",
     "UNUSABLE",
     "GraphfedError",
+    "GraphfedWarning",
     "InputError",
     "PlaceError",
     "did_you_mean",

@@ -153,6 +153,7 @@ def _page(subject: Subject, client: int | None) -> str:
         answer=_answer(subject, figures),
         caveats=[*_readings_caveats(subject, figures, tested), *_caveats(subject)],
         result=result,
+        comparison=comparison,
         table=None if comparison is None else result_table(subject, figures),
         task=task_or_default(result.task),
         figures=figures,

@@ -18,6 +18,7 @@ from graphfed.runs import folder as files
 from graphfed.runs import folder_schema as schema
 from graphfed.runs.folder_schema import FileModel
 from graphfed.runs.progress import human_bytes, human_seconds
+from graphfed.terminal import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,7 +232,7 @@ class Result(FileModel):
 
         titles = [str(warning.get("text", "")) for warning in self.details.get("warnings", [])]
         best = "each client its own" if self.best_round is None else self.best_round
-        return [
+        summary = [
             ("", f"Result of {self.method} on {self.dataset}: {self.task}, seed {self.seed}"),
             ("clients", f"{self.clients} ({self.partition}), runtime {self.runtime}"),
             ("test", metrics(self.test)),
@@ -241,6 +242,8 @@ class Result(FileModel):
             ("folder", "nothing was written" if self.folder is None else str(self.folder)),
             *([("warnings", f"{len(titles)}, the first: {titles[0]}")] if titles else []),
         ]
+        # A folder may be anybody's: each text is one line, which a terminal only shows.
+        return [(name, printable(" ".join(text.split()))) for name, text in summary]
 
 
 def to_pandas(table: "pa.Table") -> Any:

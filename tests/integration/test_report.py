@@ -18,6 +18,7 @@ from graphfed.drawing.canvas import svg_element
 from graphfed.errors import InputError
 from graphfed.report import charts
 from graphfed.report.page import write_report
+from graphfed.studies.comparison import comparison_in
 
 SECTIONS = ("result", "data", "cost", "left", "sent", "audit", "how")
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -230,6 +231,12 @@ def test_the_accuracy_of_each_client_is_that_of_the_predictions(compared: Path) 
         rows = [row for row in table if row["split"] == "test" and str(row["client"]) == client]
         assert count == len(rows)
         assert accuracy == pytest.approx(sum(r["label"] == r["prediction"] for r in rows) / count)
+
+
+def test_the_table_can_be_copied_as_latex_and_as_csv(compared: Path) -> None:
+    text, comparison = kept_page(compared)[0], comparison_in(compared)
+    copied = [html.unescape(part) for part in re.findall(r"<pre>(.*?)</pre>", text, re.DOTALL)]
+    assert copied == [comparison.to_latex(), comparison.to_csv()]
 
 
 def test_text_of_the_files_stays_text(tmp_path: Path) -> None:

@@ -390,9 +390,7 @@ def test_lumos_is_compared_with_the_figures_that_the_paper_prints() -> None:
 
 
 @pytest.mark.parametrize(
-    "names",
-    [("fig7", "fig8"), pytest.param([*LUMOS.by_name], marks=pytest.mark.on_demand)],
-    ids=["two", "every"],
+    "names", [("fig8",), pytest.param([*LUMOS.by_name], marks=pytest.mark.on_demand)], ids=["one", "every"]
 )
 def test_the_figures_of_lumos_run_in_their_short_versions_which_need_no_file(
     names: Sequence[str], own_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -407,8 +405,8 @@ def test_the_figures_of_lumos_run_in_their_short_versions_which_need_no_file(
         for balancer in ("local", "oracle"):
             (against,) = saved[f"{task}, {balancer}"]
             assert against["ours"]["details.clients.embeddings.mean"]["mean"] == pytest.approx(-50)
-    assert items["fig7"]["panels"] == ("Facebook",)
-    if "fig4" in items:
+    if len(items) > 1:
+        assert items["fig7"]["panels"] == ("Facebook",)
         assert all(0 < row["ours"]["auc"]["mean"] < 100 for row in items["fig4"]["rows"])
     for item in items.values():
         for plot in (item["plot"], item.get("relative_plot")):

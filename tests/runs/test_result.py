@@ -158,11 +158,12 @@ def test_a_tampered_manifest_gives_one_line_and_no_model(finished: Result, tmp_p
 
 
 def test_a_result_is_shown_in_at_most_eight_lines_and_escapes_names(finished: Result) -> None:
-    odd = finished.model_copy(update={"dataset": "<b>x</b>"})
+    odd = finished.model_copy(update={"dataset": "<b>x</b>\n\x1b[2J"})
     for result in (finished, odd):
         lines = repr(result).splitlines()
         assert len(lines) <= 8
         assert str(result) == repr(result)
+        assert "\x1b" not in repr(result)
         assert f"accuracy {result.test['accuracy']:.4g}" in repr(result)
     assert "<b>" not in odd._repr_html_()
     assert "&lt;b&gt;x" in odd._repr_html_()
