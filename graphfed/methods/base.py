@@ -30,11 +30,17 @@ from graphfed.methods.tasks import CLASSIFICATION
 
 @dataclass(frozen=True)
 class Task:
-    """What all participants agree on before a run; `name` is that of the task in `tasks.registry.TASKS`."""
+    """What all participants agree on before a run.
+
+    Attributes:
+        name: The name of the task in `tasks.registry.TASKS`.
+        filled: The numbers of the features in which NaN is a gap.
+    """
 
     num_features: int
     num_classes: int
     name: str = CLASSIFICATION
+    filled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def _predict(
 
     from graphfed.federation import CLIENTS
     from graphfed.federation.series import Series
-    from graphfed.methods.common.feature_scaling import apply_scaling, scale_features, scaling_from
+    from graphfed.methods.common.feature_transform import apply_transform, transform_features, transform_from
     from graphfed.runs.train import taking_part
     from graphfed.tasks.inputs import local_federation
 
@@ -179,13 +179,15 @@ def _predict(
     if "classes" in known:  # another graph may not have all classes
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
-    # Another graph is scaled as the training data was: the model knows no other scale.
-    scaling = scaling_from(arrays, fed.device) if elsewhere else None
+    # Another graph is transformed as the training data was: the model knows no other scale.
+    saved = transform_from(arrays, fed.device)
+    is_saved = elsewhere and (saved.means is not None or saved.scaling is not None)
     with fed.phase("setup", round_number=0), taking_part(fed, enrolled):
-        if scaling is None:
-            data, _ = scale_features(fed, data, method, config.settings, task)
+        if is_saved:
+            transform = fed.locate(CLIENTS, "transform", [saved])
+            data = fed.clients.run(apply_transform, data, transform, task.filled)
         else:
-            data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
+            data, _ = transform_features(fed, data, method, config.settings, task)
         fresh = method.setup(fed, data, task, config.settings)
     if elsewhere and not method.pooled:
         _check_not_own(method, fresh, inputs.name)

@@ -90,7 +90,7 @@ class NodeInputs(GraphInputs):
         if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
             details["test_pooled"] = pooled_score(
-                config.method, self.graph, self.split, weights, config.settings, outcome.scaling
+                config.method, self.graph, self.split, weights, config.settings, outcome.transform
             )
         return details
 

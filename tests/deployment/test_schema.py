@@ -83,7 +83,7 @@ def test_what_differs_between_clients_is_named_with_both_clients_and_the_fix(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "the schema of x must have the keys feature_names, .*, parts and no others; found N"),
+        (None, "the schema of x must have the keys feature_names, .*, filled and no others; found N"),
         ({"weighted": True}, r"found \['weighted'\]"),
         ({**FORM.to_json(), "rows": 3}, "and no others"),
         ({**FORM.to_json(), "feature_names": "age"}, "feature_names must be a list of texts; found 'age'"),

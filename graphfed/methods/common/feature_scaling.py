@@ -120,7 +120,7 @@ def count_magnitudes(cohort: Cohort) -> Sums:
         values = cohort.x[row, column]
     # [K, F] as one index, so that a single scatter sums over clients and features.
     cell = cohort.client[row] * width + column
-    found, exponent = _exponents(values)
+    found, exponent = exponents(values)
     zeros = torch.zeros(k * width, dtype=torch.int64, device=cell.device)
     return {
         "count": zeros.index_add(0, cell, weight[row] * found).view(k, width),
@@ -146,15 +146,15 @@ def count_positions(columns: Columns, units: Sums) -> Sums:
     position = distance / _of_row(units["scale"], columns.client) * GRID
     # Outliers must not move the centre far.
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
-    return {"position": _sum_by_client(position, columns)}
+    return {"position": sum_by_client(position, columns)}
 
 
 def count_distances(columns: Columns, units: Sums) -> Sums:
     """Count every client's values other than the centre and add up the exponents of their distances: "count"
     and "exponent" [K, D] int64.
     """
-    found, exponent = _exponents(_distance(columns.x, _of_row(units["center"], columns.client)))
-    return {"count": _sum_by_client(found, columns), "exponent": _sum_by_client(exponent, columns)}
+    found, exponent = exponents(_distance(columns.x, _of_row(units["center"], columns.client)))
+    return {"count": sum_by_client(found, columns), "exponent": sum_by_client(exponent, columns)}
 
 
 def encode_sums(sums: Sums) -> Sums:
@@ -433,7 +433,7 @@ def plan_columns(agreement: Sums) -> dict[str, Any]:
 # ---- arithmetic --------------------------------------------------------------------------------------------
 
 
-def _exponents(x: Tensor) -> tuple[Tensor, Tensor]:
+def exponents(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return which values are not zero, int64, and floor(log2 |x|) of these (otherwise 0), int64; exact."""
     found = (x != 0).long()
     # frexp reads the exponent of the number, so no logarithm is rounded; its mantissa is in [1/2, 1).
@@ -474,7 +474,7 @@ def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
     return of_group if len(of_group) == 1 else of_group[group]
 
 
-def _sum_by_client(x: Tensor, columns: Columns) -> Tensor:
+def sum_by_client(x: Tensor, columns: Columns) -> Tensor:
     """Add up whole numbers [n, D] with their weights for each client, [K, D]."""
     sums = torch.zeros(columns.num_clients, x.shape[1], dtype=torch.int64, device=x.device)
     return sums.index_add_(0, columns.client, x * columns.weight[:, None])

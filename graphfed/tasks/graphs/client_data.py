@@ -30,6 +30,14 @@ from graphfed.data.graphs.graph import undirected
 from graphfed.data.graphs.node_ids import node_ids
 from graphfed.data.graphs.splits import hashed_parts
 from graphfed.data.texts import class_remarks
+from graphfed.data.user_files.feature_encoding import (
+    Columns,
+    Encoding,
+    encode,
+    filled_features,
+    observe,
+    stack,
+)
 from graphfed.data.user_files.graph_description import Description, at_client, describe_file
 from graphfed.data.user_files.graph_tables import BETWEEN, Among, Tables, classes_of, dropped_by, read_tables
 from graphfed.errors import InputError, shown
@@ -47,6 +55,8 @@ class ClientData:
 
     Attributes:
         schema: The description of the data that the site may send to others.
+        columns: The N rows of the columns of the site's tables that are features; None for an exported
+            cohort.
         ids: The user's node ids, a pyarrow array of N texts; None for an exported cohort of a graph without
             ids. They never leave the site and are used for its own predictions.
         dropped: Descriptions of the data in the files that was not used.
@@ -56,6 +66,7 @@ class ClientData:
     cohort: Cohort
     schema: Schema
     ids: "pa.Array | None" = None
+    columns: Columns | None = None
     dropped: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -95,6 +106,15 @@ def read_client(
         f"{path} is no file of a client; give the description of its tables (.yaml), or a cohort file "
         "(.safetensors) that 'graphfed data export' wrote"
     )
+
+
+def encode_client(data: ClientData, encoding: Encoding) -> ClientData:
+    """Give a site's data the features that all sites agreed on; an exported cohort has them already."""
+    if data.columns is None:
+        return data
+    x = torch.from_numpy(np.ascontiguousarray(encode(data.columns, encoding)))
+    filled = filled_features(data.columns.names, encoding, data.columns.rules)
+    return replace(data, cohort=replace(data.cohort, x=x, filled=filled))
 
 
 def make_client_cohort(
@@ -166,6 +186,7 @@ def _read_exported(path: Path, roster: Sequence[str], client: str) -> ClientData
             weighted=cohort.edge_weight is not None,
             ids="exported",
             parts="exported",
+            filled=cohort.filled,
         ),
         pa.array(names.nodes) if names.nodes else None,
     )
@@ -207,6 +228,7 @@ class _Rows:
     ids: "pa.Array"
     label: "pa.Array"
     x: np.ndarray
+    columns: Columns
     part: np.ndarray | None
     ends: np.ndarray
     remote_client: np.ndarray
@@ -233,11 +255,29 @@ def _read_tables(
     # A node without a label is in no part.
     part = np.where(y >= 0, part, 3)
     ids = "id" if description.source_client is None else "client and id"
+    columns = rows.columns.take(order)
+    encoding = observe(columns)
     return ClientData(
         _cohort(rows, number, order, y, part, len(class_names), description),
-        Schema(description.features, class_names, rows.weight is not None, ids, parts),
+        Schema(
+            description.features,
+            class_names,
+            rows.weight is not None,
+            ids,
+            parts,
+            columns.rules,
+            encoding.categories,
+            encoding.gaps,
+        ),
         rows.ids.take(order),
-        dropped_by(description, [rows.ends], len(number), _count_edges(rows)),
+        columns,
+        dropped_by(
+            description,
+            [rows.ends],
+            len(number),
+            _count_edges(rows),
+            sum(tables.unknown for _, tables in read),
+        ),
         (*class_remarks(class_names, y), *(remark for _, tables in read for remark in tables.remarks)),
     )
 
@@ -364,12 +404,14 @@ def _stacked(read: Sequence[tuple[str, Tables]], roster: Sequence[str]) -> _Rows
         ends.append(table.ends.astype(np.int64) + offset)
     remote = [key for table in tables for key in table.remote.to_pylist()]
     first = tables[0]  # all tables have the same columns
+    columns = stack([table.columns for table in tables if table.columns is not None])
     return _Rows(
         client=np.concatenate(client).astype(np.int64),
         texts=[*(key for table in tables for key in table.keys.to_pylist()), *remote],
         ids=pa.concat_arrays([table.ids for table in tables]),
         label=None if first.label is None else pa.concat_arrays([table.label for table in tables]),
-        x=np.concatenate([table.x for table in tables]),
+        x=encode(columns, observe(columns)),
+        columns=columns,
         part=None
         if first.part is None
         else np.concatenate([table.part for table in tables if table.part is not None]),

@@ -16,6 +16,7 @@ from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
+from graphfed.methods.common.feature_gaps import check_gaps
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
 from graphfed.tasks.inputs import Inputs, OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
@@ -71,10 +72,11 @@ class GraphInputs(Inputs):
         return self.partition.num_clients
 
     def task(self, name: str) -> Task:
-        return Task(self.graph.num_features, self.graph.num_classes, name)
+        return Task(self.graph.num_features, self.graph.num_classes, name, self.graph.filled)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
+        check_gaps(self.graph.filled, config.settings)
         held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
             node = self.graph.node_name(int(held.argmax()))
@@ -122,6 +124,7 @@ class GraphInputs(Inputs):
                 "classes": graph.num_classes,
                 "class_names": graph.class_names,
                 "feature_names": graph.feature_names,
+                "categories": {name: list(names) for name, names in graph.categories.items()},
                 "edge_weights": graph.edge_weight is not None,
                 "dropped": list(self.dropped),
                 "remarks": list(self.graph.remarks),

@@ -1,0 +1,92 @@
+"""What set-up does to the features of every client: fill their gaps, then bring them to one scale.
+
+A run saves what the clients share of it with the model, so that it can be done again to other data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphfed.federation import Federation, Located
+from graphfed.federation.cohort import Cohort
+from graphfed.federation.series import TaskData
+from graphfed.methods.base import Method, Task
+from graphfed.methods.common import feature_gaps, feature_scaling
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What all clients share.
+
+    Attributes:
+        means: [1, D], the means that fill the gaps of the features `Task.filled`; None without gaps, or if
+            every client has its own.
+        scaling: None if features are not scaled, or if every client has its own scaling.
+    """
+
+    means: Tensor | None = None
+    scaling: feature_scaling.Scaling | None = None
+
+
+UNCHANGED = Transform()
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """The parts of a `Transform` at the clients."""
+
+    means: Located | None
+    scaling: Located | None
+
+    @property
+    def here(self) -> Transform:
+        """What the clients of this process share."""
+        return Transform(
+            *(None if of is None else next(iter(of.parts), None) for of in (self.means, self.scaling))
+        )
+
+
+def transform_features(
+    fed: Federation, data: TaskData, method: Method, config: object, task: Task
+) -> tuple[TaskData, Agreed]:
+    data, means = feature_gaps.fill_features(fed, data, method, config, task)
+    data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
+    return data, Agreed(means, scaling)
+
+
+def apply_transform(cohort: Cohort, transform: Transform, filled: tuple[int, ...]) -> Cohort:
+    """Do to other data what was done to that of the run. `filled` is that of its task."""
+    if transform.means is not None and filled:
+        cohort = feature_gaps.fill_gaps(cohort, filled, transform.means)
+    return cohort if transform.scaling is None else feature_scaling.apply_scaling(cohort, transform.scaling)
+
+
+def to_message(transform: Transform) -> dict[str, Any]:
+    scaling = transform.scaling
+    return {
+        "means": transform.means,
+        "scaling": None if scaling is None else feature_scaling.to_message(scaling),
+    }
+
+
+def from_message(message: Mapping[str, Any]) -> Transform:
+    scaling = message["scaling"]
+    return Transform(message["means"], None if scaling is None else feature_scaling.from_message(scaling))
+
+
+def to_arrays(transform: Transform) -> dict[str, np.ndarray]:
+    """Return the arrays of a model's file."""
+    means = {} if transform.means is None else feature_gaps.to_arrays(transform.means)
+    return means | ({} if transform.scaling is None else feature_scaling.to_arrays(transform.scaling))
+
+
+def transform_from(arrays: Mapping[str, Any], device: torch.device | str) -> Transform:
+    """Read the transform from the arrays of a model's file."""
+    return Transform(feature_gaps.means_from(arrays, device), feature_scaling.scaling_from(arrays, device))
+
+
+MESSAGES = {**feature_gaps.MESSAGES, **feature_scaling.MESSAGES}
