@@ -5,7 +5,8 @@ Another graph belongs to one client, so only a model that all clients share can 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ def predict(
     nodes: Iterable[object] | Path | None = None,
     absent: Sequence[object] = (),
     data_dir: str | Path | None = None,
+    on_unknown: Callable[[str], object] = warnings.warn,
 ) -> "pa.Table":
     """Predict with the model of the run in a folder.
 
@@ -55,6 +57,8 @@ def predict(
             the result, or the path of a CSV or Parquet file with the ids in its first column; None for all.
         absent: The ids of sensors that send nothing; the others forecast without them.
         data_dir: The folder where data files are now.
+        on_unknown: Called with a line about every category that the model does not know. A node with such a
+            category is predicted as if it had none.
 
     Returns:
         A pyarrow table with the columns of predictions.parquet.
@@ -89,6 +93,8 @@ def predict(
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, task, data, data_dir)
+    for line in inputs.unknown_values:
+        on_unknown(line)
     weights, known = read_weights(folder), manifest["data"]
     table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
     if data is not None:
@@ -185,7 +191,7 @@ def _predict(
     with fed.phase("setup", round_number=0), taking_part(fed, enrolled):
         if is_saved:
             transform = fed.locate(CLIENTS, "transform", [saved])
-            data = fed.clients.run(apply_transform, data, transform, task.filled)
+            data = fed.clients.run(apply_transform, data, transform, config.settings)
         else:
             data, _ = transform_features(fed, data, method, config.settings, task)
         fresh = method.setup(fed, data, task, config.settings)

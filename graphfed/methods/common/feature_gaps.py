@@ -37,20 +37,11 @@ from graphfed.methods.common.feature_scaling import (
     sum_by_client,
     take_columns,
 )
+from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.parts import sum_protection
-from graphfed.methods.settings import value
 
 #: A value is a whole number of 2^-FRACTION units, of at most LIMBS digits of BITS bits.
 FRACTION, BITS, LIMBS = 30, 10, 6
-
-
-def check_gaps(filled: tuple[int, ...], config: object) -> None:
-    """Raise InputError if features have gaps and a setting needs them filled before a run."""
-    if filled and value(config, "features") == "unit":
-        raise InputError(
-            "features=unit needs features without gaps, and the data has gaps that a run fills with means; "
-            "use features=scaled or features=raw"
-        )
 
 
 # ---- functions run at the clients --------------------------------------------------------------------------
@@ -78,27 +69,27 @@ def add_digits(columns: Columns, units: Tensor) -> Sums:
     return {"digits": sum_by_client(torch.cat(digits, dim=1), columns)}
 
 
-def take_filled(cohort: Cohort, filled: tuple[int, ...]) -> Columns:
-    return take_columns(cohort, torch.tensor(filled, device=cohort.id.device))
+def take_filled(cohort: Cohort) -> Columns:
+    return take_columns(cohort, torch.tensor(cohort.filled, device=cohort.id.device))
 
 
-def fill_gaps(cohort: Cohort, filled: tuple[int, ...], means: Tensor) -> Cohort:
+def fill_gaps(cohort: Cohort, means: Tensor, config: object) -> Cohort:
     """Replace NaN in the D columns `filled` by their means [G, D]."""
     assert isinstance(cohort.x, Tensor)
-    columns = torch.tensor(filled, device=cohort.x.device)
+    columns = torch.tensor(cohort.filled, device=cohort.x.device)
     mean = (means if len(means) == 1 else means[cohort.client]).to(cohort.x.dtype)
     x = cohort.x.clone()
     x[:, columns] = torch.where(x[:, columns].isnan(), mean, x[:, columns])
-    return replace(cohort, x=x)
+    return as_configured(replace(cohort, x=x, filled=()), config)
 
 
-def fill_alone(cohort: Cohort, filled: tuple[int, ...]) -> tuple[Cohort, Tensor]:
+def fill_alone(cohort: Cohort, config: object) -> tuple[Cohort, Tensor]:
     """Fill every client's gaps with its own means [K, D]; nothing is sent."""
-    taken = take_filled(cohort, filled)
+    taken = take_filled(cohort)
     counts = count_values(taken)
     units = units_of(counts)
     means = means_of(counts, units, add_digits(taken, units))
-    return fill_gaps(cohort, filled, means), means
+    return fill_gaps(cohort, means, config), means
 
 
 # ---- functions run at the server (or where a client is alone) ----------------------------------------------
@@ -137,13 +128,12 @@ def fill_features(
     """
     if isinstance(data, SensorData) or not task.filled:
         return data, None
-    check_gaps(task.filled, config)
     if method.pooled or (method.personal and not method.sends.messages):
-        done, alone = fed.clients.run(fill_alone, data, task.filled, outputs=2)
+        done, alone = fed.clients.run(fill_alone, data, config, outputs=2)
         return done, alone if method.pooled else None
     with fed.phase("setup", round_number=0):
-        means = _agree(fed, fed.clients.run(take_filled, data, task.filled), config, len(task.filled))
-    return fed.clients.run(fill_gaps, data, task.filled, means), means
+        means = _agree(fed, fed.clients.run(take_filled, data), config, len(task.filled))
+    return fed.clients.run(fill_gaps, data, means, config), means
 
 
 def _agree(fed: Federation, taken: Located, config: object, width: int) -> Located:

@@ -58,10 +58,10 @@ def transform_features(
     return data, Agreed(means, scaling)
 
 
-def apply_transform(cohort: Cohort, transform: Transform, filled: tuple[int, ...]) -> Cohort:
-    """Do to other data what was done to that of the run. `filled` is that of its task."""
-    if transform.means is not None and filled:
-        cohort = feature_gaps.fill_gaps(cohort, filled, transform.means)
+def apply_transform(cohort: Cohort, transform: Transform, config: object) -> Cohort:
+    """Do to other data what was done to that of the run."""
+    if transform.means is not None and cohort.filled:
+        cohort = feature_gaps.fill_gaps(cohort, transform.means, config)
     return cohort if transform.scaling is None else feature_scaling.apply_scaling(cohort, transform.scaling)
 
 

@@ -16,7 +16,6 @@ from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
-from graphfed.methods.common.feature_gaps import check_gaps
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
 from graphfed.tasks.inputs import Inputs, OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
@@ -36,13 +35,14 @@ class GraphInputs(Inputs):
     """The inputs of a task on graphs.
 
     In link prediction `graph` has the training edges only. `unread` describes the unused keys of the data's
-    description (`DataSource.dropped`).
+    description (`DataSource.dropped`), and `unknown_values` those that a trained model does not know.
     """
 
     graph: Graph
     split: Split | EdgeSplit
     partition: Partition
     unread: tuple[str, ...] = ()
+    unknown_values: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,7 +76,6 @@ class GraphInputs(Inputs):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        check_gaps(self.graph.filled, config.settings)
         held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
             node = self.graph.node_name(int(held.argmax()))
@@ -124,6 +123,7 @@ class GraphInputs(Inputs):
                 "classes": graph.num_classes,
                 "class_names": graph.class_names,
                 "feature_names": graph.feature_names,
+                "filled": list(graph.filled),
                 "categories": {name: list(names) for name, names in graph.categories.items()},
                 "edge_weights": graph.edge_weight is not None,
                 "dropped": list(self.dropped),

@@ -35,7 +35,7 @@ def pooled_score(
     """
     cohort = make_cohort(graph, split, pooled_partition(graph), [0], device=tensors_in(weights)[0].device)
     cohort = as_configured(cohort, config)
-    cohort = apply_transform(cohort, transform, graph.filled)
+    cohort = apply_transform(cohort, transform, config)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
     # As in training, from the counts of all validation nodes.
     selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.selection.select)
