@@ -135,6 +135,11 @@ def find_date_format(texts: "pa.Array") -> str | None:
     return fitting[0][0] if same else None
 
 
+def are_dates(texts: "pa.Array", form: str) -> bool:
+    """Decide whether all texts that are not null are dates of a form."""
+    return texts.null_count < len(texts) and _parsed(texts, form) is not None
+
+
 def days_of(values: "pa.Array", form: str) -> "pa.Array":
     """Convert dates to days since 1970-01-01, float64; null for a text that does not fit the form."""
     import pyarrow as pa
@@ -148,7 +153,8 @@ def days_of(values: "pa.Array", form: str) -> "pa.Array":
         times = _cast_times(plain)
     else:
         times = _strict_times(values, form)
-    return pc.divide(times.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), 1e6 * _DAY)
+    microseconds = times.cast(pa.timestamp("us")).cast(pa.int64())
+    return pc.divide(microseconds.cast(pa.float64(), safe=False), 1e6 * _DAY)
 
 
 def _cast_times(texts: "pa.Array") -> "pa.Array":

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-_CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
+CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
 #: The endings of tables.
-TABLES = _CSV + _PARQUET
+TABLES = CSV + _PARQUET
 #: The size of a block, of which one is in memory at a time: bytes of CSV, values of Parquet.
 _BLOCK_BYTES = 1 << 26
 _BLOCK_VALUES = 1 << 22
@@ -171,7 +171,7 @@ class TableFile:
             names = list(self.first_line)
             if not self._has_header:
                 return [str(number) for number in range(1, len(names) + 1)]
-            if _are_values(names):
+            if are_values(names):
                 raise InputError(
                     f"{self.path}: the first line has values (numbers or times) and no names; add a first "
                     f"line with the names of the columns{self.header_fix}"
@@ -598,6 +598,10 @@ class TableFile:
         return _Layout(delimiter, [value.strip() for value in first], skipped, marked + sum(sizes[:skipped]))
 
     @property
+    def separator(self) -> str:
+        return self._layout.delimiter
+
+    @property
     def first_line(self) -> list[str]:
         return self._layout.first
 
@@ -787,7 +791,7 @@ def _find_delimiter(lines: Sequence[str], stated: str | None, path: Path) -> tup
         records = _first_records(lines, delimiter)
         width = len(records[0]) if records else 0
         is_even = width > 1 and all(len(record) == width for record in records)
-        if delimiter == " " and not (is_even and best[1] < 2 and _are_values(records[-1])):
+        if delimiter == " " and not (is_even and best[1] < 2 and are_values(records[-1])):
             continue  # a text may have blanks
         even |= {delimiter} if is_even and _keeps_quotes(lines, delimiter) else set()
         if (is_even, width) > best:
@@ -815,7 +819,7 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def _are_values(first: Sequence[str]) -> bool:
+def are_values(first: Sequence[str]) -> bool:
     """Decide whether a first line has numbers and times only, and so no names of columns.
 
     The numbers of four or more columns in order, from 0 or 1, are names that programs give.
