@@ -7,6 +7,7 @@ by column, from the values and the names.
 
 import codecs
 import gzip
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -275,16 +276,16 @@ def _paired(
 
 
 def _differing(paths: Sequence[Path]) -> list[str]:
-    """Return the part of each path that differs, without separators of words."""
-    texts = [str(path) for path in paths]
-    start = _common(texts)
-    end = _common([text[start:][::-1] for text in texts])
-    return [text[start : len(text) - end].strip("-_./\\ ") for text in texts]
+    """Return the words of each path that differ, without those with which all paths begin or end."""
+    words = [re.split(r"[-_./\\ ]+", str(path)) for path in paths]
+    start = _common(words)
+    end = _common([each[start:][::-1] for each in words])
+    return ["_".join(each[start : len(each) - end]) for each in words]
 
 
-def _common(texts: Sequence[str]) -> int:
-    """Count the characters with which all texts begin."""
-    return sum(1 for _ in takewhile(lambda letters: len({*letters}) == 1, zip(*texts, strict=False)))
+def _common(lists: Sequence[Sequence[str]]) -> int:
+    """Count the words with which all lists begin."""
+    return sum(1 for _ in takewhile(lambda words: len({*words}) == 1, zip(*lists, strict=False)))
 
 
 # ---- lines of the description ------------------------------------------------------------------------------
@@ -319,11 +320,8 @@ def _relative(path: Path, folder: Path) -> str:
 
 def _quoted(text: str) -> str:
     """Write a value in a YAML mapping of one line."""
-    return (
-        text
-        if re.fullmatch(r"[\w./-]+", text) and shown_in_yaml(text)
-        else '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t") + '"'
-    )
+    # JSON's texts are YAML's, too.
+    return text if re.fullmatch(r"[A-Za-z_][\w./-]*", text) else json.dumps(text, ensure_ascii=False)
 
 
 def _date_format(table: _Table) -> str:
