@@ -21,7 +21,7 @@ split: part
 source: payer
 target: payee
 categorical: kind
-missing: {kind: category, f5: indicator}
+missing: category
 """
 OF_TWO_SITES = "source_client: payer_bank\ntarget_client: payee_bank\n"
 
@@ -32,13 +32,12 @@ def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> No
 
 
 def _customer(draw: random.Random) -> list[Any]:
-    """Features, label and part of the split. One feature has gaps, and a rare category is at few clients."""
+    """Features, label and part of the split. A rare category is at few clients."""
     label = draw.random() < 0.5
     features = [round(draw.gauss(float(label and j < 3), 1), 4) for j in range(FEATURES)]
     digits = [int(abs(1e4 * feature)) for feature in features]
     kind = "trust" if digits[0] % 29 == 0 else ("", "firm", "person")[digits[1] % 3]
-    written: list[Any] = [*features[:-1], "" if digits[2] % 5 == 0 else features[-1], kind]
-    return [*written, "yes" if label else "no", draw.choice(["train", "train", "val", "test"])]
+    return [*features, kind, "yes" if label else "no", draw.choice(["train", "train", "val", "test"])]
 
 
 NODE_COLUMNS = [*(f"f{j}" for j in range(FEATURES)), "kind", "fraud", "part"]

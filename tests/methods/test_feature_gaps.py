@@ -12,6 +12,7 @@ from torch import Tensor
 from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.data.partitions.partition import partition
 from graphfed.data.partitions.tables import from_assignment
+from graphfed.errors import InputError
 from graphfed.federation import Federation
 from graphfed.federation.cohort import make_cohort
 from graphfed.methods.base import Task
@@ -133,3 +134,10 @@ def test_with_features_of_length_1_gaps_are_filled_first() -> None:
     unit, _ = filled(with_gaps(), stacked(2), features="unit")
     plain, _ = filled(with_gaps(), stacked(2))
     torch.testing.assert_close(unit, plain / plain.norm(dim=1, keepdim=True))
+
+
+def test_a_method_that_sends_features_only_with_noise_refuses_gaps() -> None:
+    """Plaintext sums of the features would show what the noise hides."""
+    for name in ("lumos", "lpgnn", "naive_fedgnn"):
+        with pytest.raises(InputError, match=f"{name} cannot fill gaps of features"):
+            filled(with_gaps(), stacked(2), name)

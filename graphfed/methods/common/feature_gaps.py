@@ -44,6 +44,18 @@ from graphfed.methods.parts import sum_protection
 FRACTION, BITS, LIMBS = 30, 10, 6
 
 
+def check_gaps(filled: tuple[int, ...], method: Method) -> None:
+    """Raise InputError if features have gaps and the set-up of the method releases noised values.
+
+    The sums of features without noise would show what the noise hides.
+    """
+    if filled and method.restore is not None:
+        raise InputError(
+            f"{method.name} cannot fill gaps of features, because their sums would be sent without its "
+            "noise; fill in the empty cells, and remove 'missing' from the description"
+        )
+
+
 # ---- functions run at the clients --------------------------------------------------------------------------
 
 
@@ -128,6 +140,7 @@ def fill_features(
     """
     if isinstance(data, SensorData) or not task.filled:
         return data, None
+    check_gaps(task.filled, method)
     if method.pooled or (method.personal and not method.sends.messages):
         done, alone = fed.clients.run(fill_alone, data, config, outputs=2)
         return done, alone if method.pooled else None

@@ -16,6 +16,7 @@ from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
+from graphfed.methods.common.feature_gaps import check_gaps
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
 from graphfed.tasks.inputs import Inputs, OnStage, load_once
 from graphfed.tasks.run_config import RunConfig, default_threads, no_stages
@@ -76,6 +77,7 @@ class GraphInputs(Inputs):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
+        check_gaps(self.graph.filled, config.method)
         held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
             node = self.graph.node_name(int(held.argmax()))
