@@ -77,14 +77,15 @@ if TYPE_CHECKING:
 #: Descriptions of the transfers of joining (see `Sent.messages`).
 MESSAGES = {
     "join": "Before a run begins, each site sends the server the versions of its programs, its number of "
-    "clients, the names of its feature columns and classes (for forecasting: the number of readings, their "
-    "times and which are used for training), the difference of its clock, and the rounds from which it can "
-    "continue. It also sends a digest of its data, keyed with a secret of the site, from which the server "
-    "learns only whether the data has changed. If the method later sends the numbers of training, validation "
-    "or test nodes, the site declares them here, and no later number may be larger. The message contains no "
-    "data. The server reads it and passes it to the coordinator.",
-    "agreed": "The server sends all sites what they agreed on: the numbers of features and classes, and the "
-    "round from which the run continues.",
+    "clients, the names of its feature columns and classes, of the categories that occur at the site and of "
+    "the columns with gaps (for forecasting: the number of readings, their times and which are used for "
+    "training), the difference of its clock, and the rounds from which it can continue. It also sends a "
+    "digest of its data, keyed with a secret of the site, from which the server learns only whether the data "
+    "has changed. If the method later sends the numbers of training, validation or test nodes, the site "
+    "declares them here, and no later number may be larger. The message contains no other data. The server "
+    "reads it and passes it to the coordinator.",
+    "agreed": "The server sends all sites what they agreed on: the numbers of features and classes, the "
+    "categories of all sites, the columns with gaps, and the round from which the run continues.",
 }
 
 #: Returns what all participants agree on, from the schema of each site's data (`DataKind.agree`).

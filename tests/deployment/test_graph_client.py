@@ -795,14 +795,16 @@ def sites(tmp_path: Path) -> tuple[Path, list[ClientData]]:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
         for row in rows:
-            # south has no gap, and its encoding alone would have no indicator.
+            # south has no gap, and alone it would have no indicator. Few have the rarest category.
+            digit = row["f1"][-1]
+            row["kind"] = "trust" if row["f2"][-1] == digit == "1" else ("", "firm", "person")[int(digit) % 3]
             row["f5"] = "" if row["bank"] != "south" and row["f0"][-1] in "37" else row["f5"]
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, [*rows[0]])
             writer.writeheader()
             writer.writerows(rows)
     for path in tmp_path.glob("*.yaml"):
-        path.write_text(path.read_text().replace("missing: category", "missing: indicator"))
+        path.write_text(path.read_text() + "categorical: kind\nmissing: indicator\n")
     return tmp_path, [read(tmp_path / f"{name}.yaml", name) for name in ROSTER]
 
 

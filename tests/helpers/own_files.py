@@ -20,8 +20,6 @@ classes: ["no", "yes"]
 split: part
 source: payer
 target: payee
-categorical: kind
-missing: category
 """
 OF_TWO_SITES = "source_client: payer_bank\ntarget_client: payee_bank\n"
 
@@ -32,15 +30,13 @@ def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> No
 
 
 def _customer(draw: random.Random) -> list[Any]:
-    """Features, label and part of the split. A rare category is at few clients."""
+    """Features, label and part of the split."""
     label = draw.random() < 0.5
     features = [round(draw.gauss(float(label and j < 3), 1), 4) for j in range(FEATURES)]
-    digits = [int(abs(1e4 * feature)) for feature in features]
-    kind = "trust" if digits[0] % 29 == 0 else ("", "firm", "person")[digits[1] % 3]
-    return [*features, kind, "yes" if label else "no", draw.choice(["train", "train", "val", "test"])]
+    return [*features, "yes" if label else "no", draw.choice(["train", "train", "val", "test"])]
 
 
-NODE_COLUMNS = [*(f"f{j}" for j in range(FEATURES)), "kind", "fraud", "part"]
+NODE_COLUMNS = [*(f"f{j}" for j in range(FEATURES)), "fraud", "part"]
 
 
 def write_clients_with_edges_between_them(folder: Path) -> None:
