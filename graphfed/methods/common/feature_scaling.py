@@ -48,11 +48,8 @@ from graphfed.federation.secure.aggregation import (
     messages,
     protected_sum,
 )
-from graphfed.federation.series import SensorData, TaskData
 from graphfed.federation.transfer import describe_value
-from graphfed.methods.base import Method, Task
 from graphfed.methods.parts import sum_protection
-from graphfed.methods.settings import value
 from graphfed.nn.sparse import SparseMatrix
 
 #: Positions are counted in this fraction of the scale: quarters.
@@ -81,11 +78,13 @@ class Scaling:
             or the number of clients if each has its own.
         scale: [G, F].
         as_dense: Whether the scaled features are stored densely, because few zeros are left.
+        linear: Whether features become (x - center) / scale, without asinh; both are float64 then.
     """
 
     center: Tensor
     scale: Tensor
     as_dense: bool
+    linear: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,8 @@ def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
     if x is None:
         return cohort
     if not isinstance(x, SparseMatrix):
-        return replace(cohort, x=_scaled(x, _of_row(center, cohort.client), _of_row(scale, cohort.client)))
+        of_rows = _of_row(center, cohort.client), _of_row(scale, cohort.client)
+        return replace(cohort, x=(_linear if scaling.linear else _scaled)(x, *of_rows))
     if scaling.as_dense:
         return apply_scaling(replace(cohort, x=x.to_dense()), scaling)
     # A column stays sparse if its centre is zero for every client.
@@ -293,11 +293,13 @@ def finish_agreement(agreement: Sums) -> Scaling:
 
 def to_message(scaling: Scaling) -> Sums:
     storage = torch.tensor([int(scaling.as_dense)], device=scaling.center.device)
-    return {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
+    linear = {"linear": torch.ones_like(storage)} if scaling.linear else {}
+    return {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage, **linear}
 
 
 def from_message(message: Sums) -> Scaling:
-    return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()))
+    as_dense = bool(message["as_dense"].any())
+    return Scaling(message["center"][None], message["scale"][None], as_dense, "linear" in message)
 
 
 def accept_sums(sums: Sums, declared: Mapping[str, np.ndarray]) -> str:
@@ -356,27 +358,8 @@ SUMS = SumForm(sum_over_clients, encode_sums, like_sums, decode_sums)
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def scale_features(
-    fed: Federation, data: TaskData, method: Method, config: object, task: Task
-) -> tuple[TaskData, Located | None]:
-    """Scale the features of every client as the setting `features` says; `SensorData` has no features.
-
-    The second result is the `Scaling` at the clients; None if features are not scaled or every client has a
-    scaling of its own.
-    """
-    if isinstance(data, SensorData) or value(config, "features") != "scaled":
-        return data, None
-    # Where nothing may be sent, clients cannot agree.
-    if method.pooled or (method.personal and not method.sends.messages):
-        scaled, alone = fed.clients.run(scale_alone, data, outputs=2)
-        return scaled, alone if method.pooled else None
-    with fed.phase("setup", round_number=0):
-        scaling = fed.clients.run(from_message, _agree(fed, data, config, task.num_features))
-    return fed.clients.run(apply_scaling, data, scaling), scaling
-
-
-def _agree(fed: Federation, data: Located, config: object, num_features: int) -> Located:
-    """Agree on a scaling; returns `to_message` of it at the clients."""
+def agree_on_scales(fed: Federation, data: Located, config: object, num_features: int) -> Located:
+    """Agree on a scaling; returns it at the clients."""
 
     def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
@@ -422,7 +405,9 @@ def _agree(fed: Federation, data: Located, config: object, num_features: int) ->
         "scale": TensorForm(kind, (num_features,)),
         "as_dense": TensorForm(torch.int64, (1,)),
     }
-    return fed.broadcast(result, name="feature_scaling", grad=False, like=message)
+    return fed.clients.run(
+        from_message, fed.broadcast(result, name="feature_scaling", grad=False, like=message)
+    )
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
@@ -469,6 +454,10 @@ def _scaled(x: Tensor, center: Tensor, scale: Tensor) -> Tensor:
     return torch.asinh(distance / scale) / one
 
 
+def _linear(x: Tensor, center: Tensor, scale: Tensor) -> Tensor:
+    return ((x.double() - center) / scale).to(torch.get_default_dtype())
+
+
 def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
     """Return the row of every node's group: [1, D], or [n, D]."""
     return of_group if len(of_group) == 1 else of_group[group]
@@ -495,7 +484,7 @@ def _dense_columns(x: Tensor | SparseMatrix | None, columns: Tensor) -> Tensor:
 
 # ---- storage -----------------------------------------------------------------------------------------------
 
-#: The arrays of a shared scaling in a model's file.
+#: The arrays that every shared scaling has in a model's file.
 ARRAYS = ("feature_scaling.center", "feature_scaling.scale", "feature_scaling.as_dense")
 
 
@@ -507,7 +496,8 @@ def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
     """Read the scaling from the arrays of a model's file; None if the model has none."""
     if not all(name in arrays for name in ARRAYS):
         return None
-    found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in ARRAYS}
+    every = (*ARRAYS, *({"feature_scaling.linear"} & {*arrays}))
+    found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in every}
     return from_message(found)
 
 

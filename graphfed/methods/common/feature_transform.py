@@ -13,9 +13,10 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.series import TaskData
+from graphfed.federation.series import SensorData, TaskData
 from graphfed.methods.base import Method, Task
-from graphfed.methods.common import feature_gaps, feature_scaling
+from graphfed.methods.common import feature_gaps, feature_quantiles, feature_scaling
+from graphfed.methods.settings import value
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,30 @@ def transform_features(
     fed: Federation, data: TaskData, method: Method, config: object, task: Task
 ) -> tuple[TaskData, Agreed]:
     data, means = feature_gaps.fill_features(fed, data, method, config, task)
-    data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
+    data, scaling = scale_features(fed, data, method, config, task)
     return data, Agreed(means, scaling)
+
+
+def scale_features(
+    fed: Federation, data: TaskData, method: Method, config: object, task: Task
+) -> tuple[TaskData, Located | None]:
+    """Scale the features of every client as the setting `features` says; `SensorData` has no features.
+
+    The second result is the `Scaling` at the clients; None if features are not scaled or every client has a
+    scaling of its own.
+    """
+    how = value(config, "features")
+    if isinstance(data, SensorData) or how not in ("scaled", "robust"):
+        return data, None
+    # Where nothing may be sent, clients cannot agree.
+    if method.pooled or (method.personal and not method.sends.messages):
+        alone = feature_scaling.scale_alone if how == "scaled" else feature_quantiles.scale_alone
+        scaled, scaling = fed.clients.run(alone, data, outputs=2)
+        return scaled, scaling if method.pooled else None
+    agree = feature_scaling.agree_on_scales if how == "scaled" else feature_quantiles.agree_on_quantiles
+    with fed.phase("setup", round_number=0):
+        scaling = agree(fed, data, config, task.num_features)
+    return fed.clients.run(feature_scaling.apply_scaling, data, scaling), scaling
 
 
 def apply_transform(cohort: Cohort, transform: Transform, config: object) -> Cohort:
@@ -89,4 +112,4 @@ def transform_from(arrays: Mapping[str, Any], device: torch.device | str) -> Tra
     return Transform(feature_gaps.means_from(arrays, device), feature_scaling.scaling_from(arrays, device))
 
 
-MESSAGES = {**feature_gaps.MESSAGES, **feature_scaling.MESSAGES}
+MESSAGES = {**feature_gaps.MESSAGES, **feature_scaling.MESSAGES, **feature_quantiles.MESSAGES}

@@ -174,7 +174,8 @@ class GraphInputs(Inputs):
         """Count the parts of the data on which the size of a checkpoint depends."""
         graph, trained_on, x = self.graph, self.trained_on(config), self.graph.x
         pairs = trained_on.num_clients * graph.num_features
-        if x is not None and not isinstance(x, np.ndarray):
+        # features=robust stores all features densely.
+        if x is not None and not isinstance(x, np.ndarray) and config.settings.inputs.features != "robust":
             alone = config.method.personal and not config.method.sends.messages
             centred = config.settings.inputs.features == "scaled"
             pairs = _stored_pairs(x.tocsr(), trained_on, alone=alone, centred=centred)
