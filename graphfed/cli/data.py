@@ -22,6 +22,7 @@ app = typer.Typer(
     Examples:
 
         graphfed data list
+        graphfed data describe accounts.csv payments.csv --out bank.yaml
         graphfed data inspect bank.yaml
         graphfed data partition cora --clients 10 --out clients.safetensors
         graphfed data export cora --clients 3 --out clients
@@ -127,6 +128,49 @@ def data_inspect(
         return
     _print(found)
     print_line(f"\npicture: {out}" if out is not None else "\ndraw a picture: --out FILE.svg (or .png)")
+
+
+@app.command("describe")
+def data_describe(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES...",
+            show_default=False,
+            help="CSV or Parquet files: one of nodes and one of edges, or one of each for every client.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the description into this new file, .yaml."),
+    ] = None,
+) -> None:
+    """Write a first description of tables, for runs with --data, with guesses that its comments explain.
+
+    The command finds which files have nodes and which have edges, the files of each client, and which columns
+    are ids, labels, dates, categories and numbers. Read the description before you use it. Without --out it
+    is printed.
+
+    Examples:
+
+        graphfed data describe accounts.csv payments.csv --out bank.yaml
+        graphfed data describe north/*.csv south/*.csv --out banks.yaml
+
+    See also: graphfed data inspect; docs/data.md
+    """
+    from graphfed.data.user_files.first_description import first_description
+    from graphfed.files import write_bytes, writing
+    from graphfed.runs.folder import check_new_file
+
+    if out is not None:
+        check_new_file(out, (".yaml", ".yml"))
+    text = first_description(files, Path() if out is None else out.parent)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    with writing(out):
+        write_bytes(out, text.encode())
+    print_line(f"description: {out}\nread it, then look at the data with: graphfed data inspect {out}")
 
 
 @app.command("partition")

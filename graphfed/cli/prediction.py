@@ -10,7 +10,7 @@ from graphfed.cli.output import interruption_logged
 from graphfed.cli.values import choices, run_folders
 from graphfed.errors import InputError
 from graphfed.tasks.run_options import DATA_SETS
-from graphfed.terminal import print_line
+from graphfed.terminal import print_line, say
 
 
 def predict(
@@ -92,6 +92,6 @@ def predict(
     path = folder.with_name(f"{folder.name}-predictions.csv") if out is None else out
     check_new_file(path, TABLES)
     away = [] if absent is None else [name.strip() for name in absent.split(",")]
-    table = predict_with(folder, data=data, nodes=nodes, absent=away, data_dir=data_dir)
+    table = predict_with(folder, data=data, nodes=nodes, absent=away, data_dir=data_dir, on_unknown=say)
     write_table(path, table)
     print_line(f"{table.num_rows} predictions: {path}")

@@ -6,6 +6,7 @@ and true are "true", and é has one form in Unicode. A missing value is "", in e
 hold exactly is refused, because its last digits are those of another number.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -102,6 +103,15 @@ def python_texts(values: Iterable[object], refuse: "Refuse", missing: Sequence[s
 
     texts = pa.array(["" if value is None else str(value) for value in values], pa.string())
     return canonical_texts(texts, refuse, missing)
+
+
+def natural_order(name: str) -> tuple[int, float, str]:
+    """Return a sort key that puts numbers by value before texts."""
+    try:
+        value = float(name)
+    except ValueError:
+        return 1, 0.0, name
+    return (1, 0.0, name) if math.isnan(value) else (0, value, name)
 
 
 def class_remarks(names: Sequence[str], y: np.ndarray) -> tuple[str, ...]:

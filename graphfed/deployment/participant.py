@@ -47,7 +47,7 @@ from graphfed.federation.series import TaskData
 from graphfed.files import JsonObject, contained, read_regular, read_tensors, write_bytes, write_json
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.entity_alignment import count_owners
-from graphfed.methods.common.feature_scaling import scale_features
+from graphfed.methods.common.feature_transform import transform_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.settings import values
@@ -72,18 +72,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from graphfed.runtime.nvflare.place import Place
+    from graphfed.tasks.kind import DataKind
 
 #: Descriptions of the transfers of joining (see `Sent.messages`).
 MESSAGES = {
     "join": "Before a run begins, each site sends the server the versions of its programs, its number of "
-    "clients, the names of its feature columns and classes (for forecasting: the number of readings, their "
-    "times and which are used for training), the difference of its clock, and the rounds from which it can "
-    "continue. It also sends a digest of its data, keyed with a secret of the site, from which the server "
-    "learns only whether the data has changed. If the method later sends the numbers of training, validation "
-    "or test nodes, the site declares them here, and no later number may be larger. The message contains no "
-    "data. The server reads it and passes it to the coordinator.",
-    "agreed": "The server sends all sites what they agreed on: the numbers of features and classes, and the "
-    "round from which the run continues.",
+    "clients, the names of its feature columns and classes, of the categories that occur at the site and of "
+    "the columns with gaps (for forecasting: the number of readings, their times and which are used for "
+    "training), the difference of its clock, and the rounds from which it can continue. It also sends a "
+    "digest of its data, keyed with a secret of the site, from which the server learns only whether the data "
+    "has changed. If the method later sends the numbers of training, validation or test nodes, the site "
+    "declares them here, and no later number may be larger. The message contains no other data. The server "
+    "reads it and passes it to the coordinator.",
+    "agreed": "The server sends all sites what they agreed on: the numbers of features and classes, the "
+    "categories of all sites, the columns with gaps, and the round from which the run continues.",
 }
 
 #: Returns what all participants agree on, from the schema of each site's data (`DataKind.agree`).
@@ -165,7 +167,7 @@ def predict_place(
     with _taking_part(fed, arguments, place) as part:
         arrays, _ = read_tensors(part.folder / "model.safetensors")
         with fed.phase("setup", round_number=0):
-            data, _ = scale_features(fed, part.data, part.method, part.config, part.task)
+            data, _ = transform_features(fed, part.data, part.method, part.config, part.task)
             fresh = part.method.setup(fed, data, part.task, part.config)
         with fed.phase("predict"):
             state = with_weights(fed, fresh, arrays, part.method)
@@ -211,8 +213,10 @@ def _taking_part(fed: Federation, arguments: JsonObject, place: "Place") -> Iter
         # A second request of the same name could continue a run under weaker protections.
         _check_same(folder, arguments)
         report = None if site is None else _report(site, method, config, place, whole_rounds(folder, fed))
-        agreed, reports = _join(fed, report, folder, arguments, config, kind.agree, of_server)
+        agreed, reports = _join(fed, report, folder, arguments, config, kind, of_server)
         task = kind.task(agreed)
+        if site is not None:
+            site = kind.with_agreed(site, agreed)
         # Nothing of the model is allocated before this.
         check_memory(place, method, config, task, 0 if site is None else kind.rows(site, config))
         if of_server is not None:
@@ -427,7 +431,7 @@ def _join(
     folder: Path,
     arguments: JsonObject,
     config: Any,
-    agree: Agree,
+    kind: "DataKind[Any, Any, Any, Any]",
     of_server: object,
 ) -> tuple[JsonObject, JsonObject]:
     """Send the report of a site, and return what all participants agree on.
@@ -444,10 +448,10 @@ def _join(
             versions(str(arguments["method"])),
             _config_hash(config),
             tuple(whole_rounds(folder, fed)),
-            agree,
+            kind.agree,
             fed.locate(SERVER, "own", [of_server] if fed.server_is_here else []),
             name="agreed",
-            accept=None if report is None else partial(_accept_agreed, agree, report),
+            accept=None if report is None else partial(_accept_agreed, kind, report),
         )
     received = fed.local_parts(reports)
     # At the server: from now on no site may report more nodes than it has declared.
@@ -466,10 +470,13 @@ def _declared(reports: Sequence[JsonObject]) -> dict[str, np.ndarray]:
     }
 
 
-def _accept_agreed(agree: Agree, report: JsonObject, agreed: JsonObject) -> str:
+def _accept_agreed(kind: "DataKind[Any, Any, Any, Any]", report: JsonObject, agreed: JsonObject) -> str:
     """Check what the server sends as the agreement (see `Federation.control`)."""
     # All schemas are alike, so what all agree on follows from this site's own one.
-    expected = agree({"the site": report["schema"]}, None)
+    try:
+        expected = kind.expected(report["schema"], agreed)
+    except InputError as error:
+        return str(error)
     for key in (*expected, *agreed):
         if key != "start" and (key not in agreed or key not in expected or agreed[key] != expected[key]):
             return f"{shown(key)} = {shown(agreed.get(key))} where {shown(expected.get(key))} is expected"

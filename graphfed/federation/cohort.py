@@ -75,6 +75,7 @@ class Cohort:
         edge_weight, cross_weight: [E] and [C], the weights of the edges of a weighted graph; else None.
         links: The pairs to score in link prediction; else None. With links, no node is in a part of the
             split.
+        filled: The numbers of the features in which NaN is a gap, until set-up has filled it.
         class_weights: [num_classes], the weight of a training node of each class in the loss (None: 1).
         directed: The edges as the data lists them, with directions, attributes and times; None if each is one
             undirected edge without attributes. `edge_index` and `cross_*` have their pairs of nodes.
@@ -98,6 +99,7 @@ class Cohort:
     edge_weight: Tensor | None = None
     cross_weight: Tensor | None = None
     links: Links | None = None
+    filled: tuple[int, ...] = ()
     class_weights: Tensor | None = None
     directed: CohortEdges | None = None
 
@@ -326,6 +328,7 @@ def make_cohort(
         edge_weight=edge_weight,
         cross_weight=cross_weight,
         links=links,
+        filled=graph.filled,
         directed=None
         if graph.directed is None
         else edges_of_partition(
@@ -419,6 +422,8 @@ def cohort_arrays(cohort: Cohort) -> dict[str, np.ndarray]:
         }
     elif cohort.x is not None:
         arrays["x"] = cohort.x.cpu().numpy()
+        if cohort.filled:
+            arrays["filled"] = np.array(cohort.filled)
     return arrays
 
 
@@ -458,6 +463,7 @@ def load_cohort(path: Path, *, device: torch.device | str = "cpu") -> Cohort:
         cross_weight=t.get("cross_weight"),
         links=Links(**{name[6:]: t[name] for name in LINKS}) if {*LINKS} & {*t} else None,
         directed=CohortEdges.from_tensors(t),
+        filled=tuple(arrays["filled"].tolist()) if "filled" in arrays else (),
         **{name: t[name] for name in _PLAIN},
     )
 

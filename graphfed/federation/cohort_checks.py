@@ -99,9 +99,19 @@ def _features(arrays: Arrays) -> str | None:
         return "the weight of an edge is not a positive number"
     x = arrays.get("x")
     if x is not None:
-        fits = x.ndim == 2 and len(x) == rows and x.dtype.kind == "f" and bool(np.isfinite(x).all())
+        fits = x.ndim == 2 and len(x) == rows and x.dtype.kind == "f" and _are_finite(x, arrays.get("filled"))
         return None if fits else "x is not a table of finite numbers with a row for each id"
     return _sparse(arrays, rows) if "x_values" in arrays else None
+
+
+def _are_finite(x: np.ndarray, filled: np.ndarray | None) -> bool:
+    """Decide whether all features [N, F] are finite, or NaN in a column of `filled`."""
+    wrong = ~np.isfinite(x)
+    if filled is not None:
+        if filled.ndim != 1 or filled.dtype.kind != "i" or not {*filled.tolist()} <= {*range(x.shape[1])}:
+            return False
+        wrong[:, filled] = np.isinf(x[:, filled])
+    return not wrong.any()
 
 
 def _links(arrays: Arrays) -> str | None:

@@ -30,14 +30,20 @@ from graphfed.methods.tasks import CLASSIFICATION
 
 @dataclass(frozen=True)
 class Task:
-    """What all participants agree on before a run; `name` is that of the task in `tasks.registry.TASKS`."""
+    """What all participants agree on before a run.
+
+    Attributes:
+        name: The name of the task in `tasks.registry.TASKS`.
+        filled: The numbers of the features in which NaN is a gap.
+        edge_features: The number of attributes of an edge.
+        directed: Whether edges have a direction.
+    """
 
     num_features: int
     num_classes: int
     name: str = CLASSIFICATION
-    #: The number of attributes of an edge.
+    filled: tuple[int, ...] = ()
     edge_features: int = 0
-    #: Whether edges have a direction.
     directed: bool = False
 
 

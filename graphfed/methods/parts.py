@@ -97,10 +97,11 @@ class Network:
 class Inputs:
     """The input features."""
 
-    features: Literal["scaled", "raw", "unit"] = Field(
+    features: Literal["scaled", "robust", "raw", "unit"] = Field(
         default="scaled",
-        description="scaled: bring every feature to one scale, on which the clients agree; raw: leave them "
-        "as they are; unit: scale the features of every node to length 1",
+        description="scaled: bring every feature to one scale, on which the clients agree; robust: subtract "
+        "the median of all clients and divide by the range between the quartiles; raw: leave them as they "
+        "are; unit: scale the features of every node to length 1",
     )
 
 

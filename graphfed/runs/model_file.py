@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
     """Return the arrays of model.safetensors by name: this process's part of the model (see `weight_arrays`).
 
-    If a model consists of several values, each name begins with the name of its value. The scaling of the
-    features is added if there is one.
+    If a model consists of several values, each name begins with the name of its value. The transform of the
+    features is added.
     """
     from graphfed.federation.payload import part_of
     from graphfed.federation.values import ABSENT
-    from graphfed.methods.common.feature_scaling import to_arrays
+    from graphfed.methods.common.feature_transform import to_arrays
 
     arrays: dict[str, np.ndarray] = {}
     for name in method.state.model:
@@ -42,9 +42,7 @@ def model_arrays(method: "Method", outcome: "Outcome") -> dict[str, np.ndarray]:
             parts = [part_of(part, 0) for part in parts]  # the only client's are the model
         prefix = f"{name}." if len(method.state.model) > 1 else ""
         arrays |= {prefix + key: array for key, array in weight_arrays(parts).items()}
-    if outcome.scaling is not None:
-        arrays |= to_arrays(outcome.scaling)
-    return arrays
+    return arrays | to_arrays(outcome.transform)
 
 
 def weight_arrays(parts: "Sequence[Payload]") -> dict[str, np.ndarray]:

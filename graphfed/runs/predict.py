@@ -5,7 +5,8 @@ Another graph belongs to one client, so only a model that all clients share can 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ def predict(
     nodes: Iterable[object] | Path | None = None,
     absent: Sequence[object] = (),
     data_dir: str | Path | None = None,
+    on_unknown: Callable[[str], object] = warnings.warn,
 ) -> "pa.Table":
     """Predict with the model of the run in a folder.
 
@@ -55,6 +57,8 @@ def predict(
             the result, or the path of a CSV or Parquet file with the ids in its first column; None for all.
         absent: The ids of sensors that send nothing; the others forecast without them.
         data_dir: The folder where data files are now.
+        on_unknown: Called with a line about every category that the model does not know. A node with such a
+            category is predicted as if it had none.
 
     Returns:
         A pyarrow table with the columns of predictions.parquet.
@@ -89,6 +93,8 @@ def predict(
         config, inputs = reopen(folder, data_dir=data_dir)
     else:
         config, inputs = _other(folder, manifest, task, data, data_dir)
+    for line in inputs.unknown_values:
+        on_unknown(line)
     weights, known = read_weights(folder), manifest["data"]
     table = _predict(config, inputs, weights, known, absent, elsewhere=data is not None)
     if data is not None:
@@ -167,7 +173,7 @@ def _predict(
 
     from graphfed.federation import CLIENTS
     from graphfed.federation.series import Series
-    from graphfed.methods.common.feature_scaling import apply_scaling, scale_features, scaling_from
+    from graphfed.methods.common.feature_transform import apply_transform, transform_features, transform_from
     from graphfed.runs.train import taking_part
     from graphfed.tasks.inputs import local_federation
 
@@ -179,13 +185,15 @@ def _predict(
     if "classes" in known:  # another graph may not have all classes
         task = replace(task, num_classes=known["classes"])
     enrolled = evaluation.enrolled(fed, data)
-    # Another graph is scaled as the training data was: the model knows no other scale.
-    scaling = scaling_from(arrays, fed.device) if elsewhere else None
+    # Another graph is transformed as the training data was: the model knows no other scale.
+    saved = transform_from(arrays, fed.device)
+    is_saved = elsewhere and (saved.means is not None or saved.scaling is not None)
     with fed.phase("setup", round_number=0), taking_part(fed, enrolled):
-        if scaling is None:
-            data, _ = scale_features(fed, data, method, config.settings, task)
+        if is_saved:
+            transform = fed.locate(CLIENTS, "transform", [saved])
+            data = fed.clients.run(apply_transform, data, transform, config.settings)
         else:
-            data = fed.clients.run(apply_scaling, data, fed.locate(CLIENTS, "scaling", [scaling]))
+            data, _ = transform_features(fed, data, method, config.settings, task)
         fresh = method.setup(fed, data, task, config.settings)
     if elsewhere and not method.pooled:
         _check_not_own(method, fresh, inputs.name)

@@ -21,7 +21,7 @@ from graphfed.federation.payload import Payload, part_of, stack
 from graphfed.federation.series import Network
 from graphfed.files import JsonObject
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common import feature_scaling
+from graphfed.methods.common import feature_transform
 from graphfed.methods.parts import is_simulated
 from graphfed.methods.registry import get_method, plugins_of
 from graphfed.plugins import load_plugins
@@ -70,7 +70,7 @@ def run_worker(fed: Federation, arguments: JsonObject, log: Callable[[JsonObject
                 fed,
                 method,
                 data,
-                Task(**arguments["task"]),
+                Task(**{**arguments["task"], "filled": tuple(arguments["task"]["filled"])}),
                 config,
                 on_event=on_event if here else None,
                 checkpoints=checkpoints,
@@ -86,7 +86,7 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject
     """Return what this process has of a run that has ended, as a payload.
 
     It has the outcome if the server is here, this process's part of the model, its predictions (rows [n],
-    logits [n, C]), its clients' statistics, the scaling of their features and its ledger.
+    logits [n, C]), its clients' statistics, the transform of their features and its ledger.
     """
     model = {name: outcome.state.values[name] for name in method.state.model}
     # As text: lists stay lists, and the ledger arrives as it was written.
@@ -102,7 +102,7 @@ def part_of_run(fed: Federation, method: Method, outcome: Outcome) -> JsonObject
         "client_statistics": None
         if outcome.client_statistics is None or not fed.here
         else fed.local_parts(outcome.client_statistics)[0],
-        "scaling": None if outcome.scaling is None else feature_scaling.to_message(outcome.scaling),
+        "transform": feature_transform.to_message(outcome.transform),
         "ledger": json.dumps(fed.ledger.to_json()),
     }
 
@@ -228,7 +228,6 @@ def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outco
         else Located(CLIENTS, name, tuple(r["model"][name] for r in clients))
         for name in method.state.model
     }
-    scaling = clients[0]["scaling"]  # it is the same at all clients
     outcome = Outcome(
         **json.loads(at_server["outcome"]),
         state=State(values),
@@ -236,7 +235,7 @@ def put_together(method: Method, parts: Mapping[int, JsonObject]) -> tuple[Outco
         client_statistics=None
         if method.client_statistics is None
         else Located(CLIENTS, "client_statistics", tuple(r["client_statistics"] for r in clients)),
-        scaling=None if scaling is None else feature_scaling.from_message(scaling),
+        transform=feature_transform.from_message(clients[0]["transform"]),  # the same at all clients
     )
     # The server sees everything but what clients send each other; that is in the clients' own ledgers.
     ledger = Ledger.from_json(json.loads(at_server["ledger"]))

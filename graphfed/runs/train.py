@@ -26,7 +26,7 @@ from graphfed.federation.state import accept_roster, roster_code, roster_of
 from graphfed.files import JsonObject, plain
 from graphfed.memory import peak_memory
 from graphfed.methods.base import Method, State, Task
-from graphfed.methods.common import feature_scaling
+from graphfed.methods.common import feature_transform
 from graphfed.methods.common.local_training import choose_clients
 from graphfed.methods.parts import clients_in_round, is_simulated, samples_clients, sum_protection
 from graphfed.methods.settings import value
@@ -47,7 +47,7 @@ MESSAGES = {
     **CONTROL,
     **{name: text for task in map(get_task, TASKS) for name, text in task.messages.items()},
     **SECURE_MESSAGES,
-    **feature_scaling.MESSAGES,
+    **feature_transform.MESSAGES,
     **{name: text for task in map(get_task, TASKS) for name, text in task.agree_messages.items()},
 }
 
@@ -160,13 +160,14 @@ def metrics_here(scored: Located) -> Metrics | None:
 
 def agree_before_setup(
     fed: Federation, data: TaskData, method: Method, task: Task, config: Any
-) -> tuple[TaskData, Located | None]:
-    """Agree on what the clients of every method need alike: the scale of features, the weights of classes.
+) -> tuple[TaskData, feature_transform.Agreed]:
+    """Agree on what the clients of every method need alike: what fills gaps of features, their scale, the
+    weights of classes.
 
-    The results are the clients' data with both, and the `Scaling` that they share (see `scale_features`).
+    The first result is the clients' data with all of them.
     """
-    data, scaling = feature_scaling.scale_features(fed, data, method, config, task)
-    return get_task(task.name).agree(fed, data, task, config), scaling
+    data, transform = feature_transform.transform_features(fed, data, method, config, task)
+    return get_task(task.name).agree(fed, data, task, config), transform
 
 
 def check_sums_of_run(
@@ -382,7 +383,7 @@ def train(
         # Before the first sum over the clients' data, which a run with too few clients would not hide.
         check_sums_of_run(fed, data, evaluation, enrolled, config)
         prepared = evaluation.prepare(fed, data, task, config)
-    data, scaling = agree_before_setup(fed, data, method, task, config)
+    data, transform = agree_before_setup(fed, data, method, task, config)
     training = _Training(fed, method, data, task, config, evaluation, prepared, enrolled, checkpoints)
     with taking_part(fed, enrolled):
         if checkpoints is None or checkpoints.start is None:
@@ -450,7 +451,7 @@ def train(
         client_statistics=None
         if method.client_statistics is None
         else method.client_statistics(fed, run.best, config),
-        scaling=None if scaling is None else next(iter(scaling.parts), None),
+        transform=transform.here,
     )
 
 

@@ -88,7 +88,7 @@ class GraphModel(nn.Module):
         """Return features [N, F] as the network was trained on them."""
         x = x if x.layout == torch.strided else x.to_dense()
         if self.center is not None and self.scale is not None:
-            scaling = Scaling(self.center, self.scale, as_dense=True)
+            scaling = Scaling(self.center, self.scale, as_dense=True, linear=self.features == "robust")
             return scale_rows(x, scaling, torch.zeros(len(x), dtype=torch.int64, device=x.device))
         x = x.to(torch.get_default_dtype())
         return unit_rows(x) if self.features == "unit" else x
@@ -110,10 +110,23 @@ def trained_model(method: Method, task: Task, config: Any, arrays: Mapping[str, 
             f"{method.name} has {has}, and no graph network that all clients share; use .predictions, or "
             "graphfed.predict, for what it predicts"
         )
-    template = initial_weights(task, config.network, 0, "cpu")
-    scaling = scaling_from(arrays, "cpu") if config.inputs.features == "scaled" else None
+    if not method.state.model:
+        raise InputError(f"{method.name} has no network; use .predictions for what it predicts")
+    network: Network = config.network
+    if network.kernel.directed and (task.directed or task.edge_features):
+        raise InputError(
+            f"backbone={network.backbone} reads directions and attributes of edges, which the module does not "
+            "take; use .predictions, or graphfed.predict for other data"
+        )
+    if task.filled:
+        raise InputError(
+            "the run filled gaps of features, which the module does not do; use .predictions, or "
+            "graphfed.predict for other data"
+        )
+    template = initial_weights(task, network, 0, "cpu")
+    scaling = scaling_from(arrays, "cpu")
     weights = shared_weights(template, arrays)
-    return GraphModel(config.network, weights, config.inputs.features, scaling).eval()
+    return GraphModel(network, weights, config.inputs.features, scaling).eval()
 
 
 def model_in(folder: Path) -> GraphModel:
@@ -122,7 +135,14 @@ def model_in(folder: Path) -> GraphModel:
     asked, data = manifest["config"], manifest["data"]
     check_plugins(asked.get("plugins", ()), folder)
     method = get_method(asked["method"])
-    task = Task(data.get("features") or 0, data.get("classes") or 0, asked.get("task", method.tasks[0]))
+    task = Task(
+        data.get("features") or 0,
+        data.get("classes") or 0,
+        asked.get("task", method.tasks[0]),
+        tuple(data.get("filled", ())),
+        len(data.get("edge_features", ())),
+        bool(data.get("directed")),
+    )
     try:
         config = method.configure(asked["training"], {})
     except ValidationError as error:

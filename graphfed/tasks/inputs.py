@@ -62,6 +62,11 @@ class Inputs(ABC):
         return ()
 
     @property
+    def unknown_values(self) -> tuple[str, ...]:
+        """Descriptions of values that a trained model does not know, with their numbers."""
+        return ()
+
+    @property
     @abstractmethod
     def remarks(self) -> tuple[str, ...]:
         """Remarks on the data that a user should know before training."""

@@ -91,6 +91,17 @@ class DataKind(ABC, Generic[Own, Part, OwnServer, ServerPart]):
         Raises InputError if the data of two participants does not fit together.
         """
 
+    def expected(self, schema: JsonObject, agreed: JsonObject) -> JsonObject:
+        """Return what a site with this schema expects in place of `agreed`, which the server has sent.
+
+        Raises InputError if `agreed` has not the form of an agreement.
+        """
+        return self.agree({"the site": schema}, None)  # type: ignore[arg-type]
+
+    def with_agreed(self, own: Own, agreed: JsonObject) -> Own:
+        """Give a site's data the form on which all participants agree."""
+        return own
+
     @abstractmethod
     def task(self, agreed: JsonObject) -> Task:
         """Build the task from the facts on which all participants agree."""

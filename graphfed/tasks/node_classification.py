@@ -12,6 +12,7 @@ from torch import Tensor
 from graphfed.data.graphs.degree_features import with_degree_features
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.splits import drop_unused_classes, make_split, missing_classes
+from graphfed.data.user_files.feature_encoding import category_name, missing_name
 from graphfed.data.user_files.graph_description import Description
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located
@@ -91,7 +92,7 @@ class NodeInputs(GraphInputs):
         if config.method.state.shared_model:
             (weights,) = outcome.state.weights.parts
             details["test_pooled"] = pooled_score(
-                config.method, self.graph, self.split, weights, config.settings, outcome.scaling
+                config.method, self.graph, self.split, weights, config.settings, outcome.transform
             )
         return details
 
@@ -136,13 +137,14 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
         """Load another graph as the data of one client, and check that the trained model can use it."""
-        graph = with_degree_features(load_graph(config))
+        graph, unknown = like_trained(with_degree_features(load_graph(config)), known)
         check_like_trained(graph, known)
         if config.settings.network.kernel.directed:
             check_edges_like_trained(graph, known)
         # Set-up counts training nodes and needs some, although nothing is trained here.
         everything = np.ones(graph.num_nodes, dtype=bool)
-        return NodeInputs(graph, Split("all", everything, ~everything, ~everything), pooled_partition(graph))
+        split = Split("all", everything, ~everything, ~everything)
+        return NodeInputs(graph, split, pooled_partition(graph), unknown_values=unknown)
 
     def agree(self, fed: Federation, data: Located[Cohort], task: Task, config: Any) -> Located[Cohort]:
         return class_weights.agree_class_weights(fed, data, task, config)
@@ -300,6 +302,42 @@ def check_split(graph: Graph, split: Split) -> None:
             f"node {graph.node_name(int(unlabelled[0]))} of {graph.name!r} is in split {split.name!r} and "
             f"has no label ({unlabelled.size} such nodes); remove it from the split, or label it"
         )
+
+
+def like_trained(graph: Graph, known: JsonObject) -> tuple[Graph, tuple[str, ...]]:
+    """Give a graph the features of the data of a trained model, in their order.
+
+    A category that the graph does not have is a feature of zeros. One that the model does not know is left
+    out; the second result counts its nodes. The graph stays as it is if other features differ
+    (`check_like_trained`).
+    """
+    trained, here = tuple(known.get("feature_names") or ()), graph.feature_names
+    categories, filled = known.get("categories", {}), tuple(known.get("filled", ()))
+    if not trained or not isinstance(graph.x, np.ndarray):
+        return graph, ()
+    common = {*categories} & {*graph.categories}
+    not_here = {category_name(column, c) for column in common for c in categories[column]}
+    unknown = {category_name(column, c): (column, c) for column in common for c in graph.categories[column]}
+    if {*trained} - {*here} - not_here - {missing_name(name) for name in here} or (
+        {*here} - {*trained} - {*unknown} - {missing_name(name) for name in trained}
+    ):
+        return graph, ()
+    place = {name: j for j, name in enumerate(here)}
+    x = np.zeros((graph.num_nodes, len(trained)), graph.x.dtype)
+    for j, name in enumerate(trained):
+        if name in place:
+            x[:, j] = graph.x[:, place[name]]
+            if j not in filled and np.isnan(x[:, j]).any():
+                raise InputError(
+                    f"feature {name!r} of {graph.name!r} has empty cells, and that of the model has none; "
+                    "fill them in, or train the model with 'missing' for this feature"
+                )
+    counts = tuple(
+        f"{int(graph.x[:, place[name]].sum()):,} nodes have {c!r} in {column!r}, unknown to the model"
+        for name, (column, c) in unknown.items()
+        if c and name not in trained
+    )
+    return replace(graph, x=x, feature_names=trained, filled=filled), counts
 
 
 def check_like_trained(graph: Graph, known: JsonObject) -> None:

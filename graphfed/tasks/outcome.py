@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from graphfed.federation import Located
 from graphfed.files import JsonObject
 from graphfed.methods.base import State
-from graphfed.methods.common import feature_scaling
+from graphfed.methods.common.feature_transform import UNCHANGED, Transform
 from graphfed.tasks.evaluation import Predicted
 
 #: Metrics by name, such as accuracy, auc or rmse; None if there was nothing to score.
@@ -26,8 +26,7 @@ class Outcome:
         state: The state of the selected round.
         details: Further results of the test, such as the points of the ROC curve in link prediction.
         client_statistics: At the clients: the per-client statistics (`Method.client_statistics`).
-        scaling: The scaling of the features; None if they are not scaled, or every client has its own
-            scaling.
+        transform: What set-up did to the features of all clients.
     """
 
     best_round: int | None
@@ -41,4 +40,4 @@ class Outcome:
     predictions: Located[Predicted]
     details: JsonObject = field(default_factory=dict)
     client_statistics: Located | None = None
-    scaling: feature_scaling.Scaling | None = None
+    transform: Transform = UNCHANGED

@@ -143,10 +143,31 @@ def test_a_time_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path, tim
         load(tmp_path, payments=payments, time="booked")
 
 
-def test_directed_edges_of_several_clients_files_are_refused(tmp_path: Path) -> None:
-    files = {"nodes": "nodes.csv", "edges": "edges.csv"}
-    with pytest.raises(InputError, match=r"has 'clients' and keeps directions.*one of all edges"):
-        describe({"clients": {"north": files, "south": files}, "directed": True}, tmp_path, "it")
+def of_clients(folder: Path, south_nodes: str) -> Graph:
+    """Two clients with files of their own: the payments that leave their accounts."""
+    (folder / "north.csv").write_text(NODES)
+    (folder / "south.csv").write_text(south_nodes)
+    header = "source,target,amount,fee,booked"
+    for client, payments in (("north", PAYMENTS[:2]), ("south", [("d", "a", 8, 2, "2024-01-05 00:00")])):
+        (folder / f"{client}_edges.csv").write_text(
+            "\n".join([header, *(",".join(map(str, row)) for row in payments)])
+        )
+    clients = {name: {"nodes": f"{name}.csv", "edges": f"{name}_edges.csv"} for name in ("north", "south")}
+    keys = {"directed": True, "edge_features": ["amount", "fee"], "time": "booked"}
+    return load_description(describe({"clients": clients, **keys}, folder, "it"))
+
+
+def test_directed_edges_of_several_clients_files_are_united_and_may_lead_to_other_clients(
+    tmp_path: Path,
+) -> None:
+    graph = of_clients(tmp_path, "id,age,label\nd,4,yes\n")
+    assert graph.client_names == ("north", "south")
+    assert [row[:4] for row in rows(graph.directed)] == [(1, 0, 5, 1), (3, 0, 8, 2), (0, 1, 7, 0)]
+
+
+def test_clients_that_share_a_node_cannot_keep_directions(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a node is in the files of several clients.*one of all edges"):
+        of_clients(tmp_path, "id,age,label\na,1,yes\nd,4,yes\n")
 
 
 def pyg(ends: list[list[int]], **more: Any) -> DirectedEdges | None:

@@ -393,16 +393,71 @@ def test_a_message_names_the_line_at_which_a_row_starts(
     assert f"nodes.csv, line {line}: 5 values, and the first line has 4" in refused(capsys)
 
 
-@pytest.mark.parametrize("value", ["0,5", "1.234,5", "1,234.5", "1'234.5", "1 234,5"])
-def test_a_number_of_another_country_is_refused_with_the_form_to_use(
-    value: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("0,5", 0.5),
+        ("1.234,5", 1234.5),
+        ("1,234.5", 1234.5),
+        ("1'234.5", 1234.5),
+        ("1 234,5", 1234.5),
+        ("1.234.567,25", 1234567.25),
+        ("-1234,56", -1234.56),
+        ("1,5e3", 1500),
+    ],
+)
+def test_a_number_of_another_country_is_read_where_it_has_one_meaning(written: str, number: float) -> None:
+    Path("nodes.csv").write_text("id;label;f\n" + "".join(f"{i};{i % 2};{written}\n" for i in range(N)))
+    x = load().x
+    assert isinstance(x, np.ndarray)
+    assert np.unique(x).tolist() == [np.float32(number)]
+
+
+def test_a_number_with_two_meanings_is_refused_and_the_key_decides(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("nodes.csv").write_text("id;label;f\n" + "".join(f"{i};{i % 2};{value}\n" for i in range(N)))
+    Path("nodes.csv").write_text("id;label;f\n" + "".join(f"{i};{i % 2};1,234\n" for i in range(N)))
     message = refused(capsys)
-    assert "nodes.csv, line 2, column 'f': " in message
-    assert "is no number; write numbers with a decimal point" in message
-    Path("nodes.csv").write_text(Path("nodes.csv").read_text().replace(value, "1234.5"))
-    assert inspect(capsys)["nodes"] == N
+    assert "nodes.csv, line 2, column 'f': '1,234' is no number; write 'decimal: \",\"'" in message
+    for sign, number in ((",", 1.234), (".", 1234)):
+        x = load(decimal=sign).x
+        assert isinstance(x, np.ndarray)
+        assert x[0, 0] == np.float32(number)
+
+
+def test_a_point_that_is_no_separator_of_thousands_is_refused_among_decimal_commas(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = "".join(f"{i};{i % 2};{i},5\n" for i in range(N))
+    Path("nodes.csv").write_text(f"id;label;f\n{rows}x;0;12.5\n")
+    assert f"nodes.csv, line {N + 2}, column 'f': '12.5' is no number" in refused(capsys)
+
+
+def test_a_separator_is_asked_for_where_two_are_possible(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("nodes.csv").write_text("".join(f"{i};{i % 2};{i},{i % 10}\n" for i in range(N)))
+    Path("d.yaml").write_text("nodes: nodes.csv\nedges: edges.csv\nno_header: nodes\nlabel: 2\n")
+    assert main(["data", "inspect", "d.yaml"]) == 2
+    assert """state the separator in the description, as in 'separator: ";"'""" in capsys.readouterr().err
+    Path("edges.csv").write_text("source;target\n0;1\n")
+    graph = load(no_header="nodes", label=2, separator=";")
+    assert graph.num_features == 1
+    assert graph.class_names == ("0", "1")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "cp850"])
+def test_a_file_in_another_encoding_is_the_same_graph(encoding: str) -> None:
+    nodes(lambda i: "Österreich" if i % 2 else "Besançon")
+    expected = load()
+    Path("nodes.csv").write_text(Path("nodes.csv").read_text(), encoding=encoding)
+    found = load(**({} if encoding == "utf-16" else {"encoding": encoding}))
+    assert found.class_names == expected.class_names == ("Besançon", "Österreich")
+    assert found.hash == expected.hash
+
+
+def test_bytes_that_are_not_of_the_stated_encoding_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("nodes.csv").write_bytes(b"id,label,f\na\x81,0,1\n")
+    assert "nodes.csv is not cp1252" in refused(capsys, "encoding: cp1252")
+    assert "no encoding that Python knows" in refused(capsys, "encoding: latin-99")
 
 
 # ---- columns that are no features --------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A client that reads its own files alone has what one party that reads all files would assign to it."""
 
+import csv
 import dataclasses
 import hashlib
 import runpy
@@ -12,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_files import write_clients_with_edges_between_them
 
 import graphfed
 from graphfed.data.graphs import node_ids as hashing
@@ -42,6 +44,7 @@ from graphfed.nn.sparse import SparseMatrix
 from graphfed.runs.train import train
 from graphfed.runtime.local import one_at_a_time
 from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
+from graphfed.tasks.graphs.kind import GRAPHS
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
 from graphfed.tasks.outcome import Outcome
 from graphfed.tasks.registry import default_settings
@@ -779,3 +782,85 @@ def test_a_partitioned_file_has_nothing_of_other_clients_except_the_ids_of_neigh
         values = {float(value) for i, value in enumerate(graph.x[:, 0].tolist()) if i not in own}
         assert isinstance(cohort.x, torch.Tensor)
         assert not values & {*cohort.x[:, 0].tolist()}
+
+
+# ---- categories and gaps -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> tuple[Path, list[ClientData]]:
+    """The folder of tables with gaps and categories, of which some are at one client only, and the sites."""
+    write_clients_with_edges_between_them(tmp_path)
+    for path in tmp_path.glob("*_nodes.csv"):
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            # south has no gap, and alone it would have no indicator. Few have the rarest category.
+            digit = row["f1"][-1]
+            row["kind"] = "trust" if row["f2"][-1] == digit == "1" else ("", "firm", "person")[int(digit) % 3]
+            row["f5"] = "" if row["bank"] != "south" and row["f0"][-1] in "37" else row["f5"]
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]])
+            writer.writeheader()
+            writer.writerows(rows)
+    for path in tmp_path.glob("*.yaml"):
+        path.write_text(path.read_text() + "categorical: kind\nmissing: indicator\n")
+    return tmp_path, [read(tmp_path / f"{name}.yaml", name) for name in ROSTER]
+
+
+def test_sites_agree_on_the_features_of_the_run_on_all_files(sites: tuple[Path, list[ClientData]]) -> None:
+    folder, data = sites
+    graph, split, parts = assigned(folder / "all.yaml")
+    agreed = GRAPHS.agree(
+        {name: each.schema.to_json() for name, each in zip(ROSTER, data, strict=True)}, None
+    )
+    task = GRAPHS.task(agreed)
+    assert (task.num_features, task.filled) == (graph.num_features, graph.filled)
+    assert "f5 missing" in graph.feature_names
+    assert len({each.cohort.num_features for each in data}) > 1  # alone, they would have other features
+    ids = stable_ids_of(graph, parts)
+    for k, each in enumerate(data):
+        assert GRAPHS.expected(each.schema.to_json(), agreed) == agreed
+        cohort = GRAPHS.part(GRAPHS.with_agreed(each, agreed), [k], task, torch.device("cpu"))
+        expected = make_cohort(graph, split, parts, [k], stable_ids=ids)
+        assert isinstance(expected.x, torch.Tensor)
+        assert torch.equal(cohort.id, expected.id)
+        assert cohort.filled == expected.filled
+        np.testing.assert_array_equal(cohort.x, expected.x)
+
+
+def test_a_site_refuses_an_agreement_that_leaves_out_its_categories_or_gaps(
+    sites: tuple[Path, list[ClientData]],
+) -> None:
+    schema = sites[1][0].schema.to_json()
+    agreed = GRAPHS.agree({"the site": schema}, None)
+    for key, less in (("categories", {"kind": ["", "firm"]}), ("gaps", []), ("filled", [])):
+        changed = {**agreed, key: less}
+        assert GRAPHS.expected(schema, changed) != changed
+    with pytest.raises(InputError, match="categories must map columns to lists of texts"):
+        GRAPHS.expected(schema, {**agreed, "categories": {"kind": [1]}})
+
+
+def test_sites_whose_descriptions_differ_in_categories_or_gaps_are_refused(
+    sites: tuple[Path, list[ClientData]],
+) -> None:
+    schema = sites[1][0].schema
+    for changes, key in (({"rules": {}}, "missing"), ({"categories": {}}, "categorical")):
+        with pytest.raises(InputError, match=f"client 'a' and client 'b' differ in '{key}'"):
+            compare_schemas({"a": schema, "b": dataclasses.replace(schema, **changes)})
+
+
+def test_a_cohort_with_gaps_survives_its_file(sites: tuple[Path, list[ClientData]], tmp_path: Path) -> None:
+    graph, split, parts = assigned(sites[0] / "all.yaml")
+    cohort = make_cohort(graph, split, parts, [0])
+    save_cohort(cohort, tmp_path / "cohort.safetensors")
+    again = load_cohort(tmp_path / "cohort.safetensors")
+    assert again.filled == cohort.filled == graph.filled
+    np.testing.assert_array_equal(again.x, cohort.x)
+    assert isinstance(cohort.x, torch.Tensor)
+    x = cohort.x.clone()
+    x[0, 0] = torch.nan
+    broken = dataclasses.replace(cohort, x=x, filled=cohort.filled[1:])
+    save_cohort(broken, tmp_path / "broken.safetensors")
+    with pytest.raises(InputError, match="x is not a table of finite numbers"):
+        load_cohort(tmp_path / "broken.safetensors")

@@ -161,9 +161,9 @@ def test_readings_that_do_not_go_together_are_named() -> None:
 def test_a_site_refuses_an_agreement_that_does_not_say_where_the_run_begins() -> None:
     report = reports(rounds=[0])[1]
     agreed = agree(reports())
-    assert _accept_agreed(GRAPHS.agree, report, agreed) == ""
+    assert _accept_agreed(GRAPHS, report, agreed) == ""
     del agreed["start"]
-    assert "no 'start' where a round" in _accept_agreed(GRAPHS.agree, report, agreed)
+    assert "no 'start' where a round" in _accept_agreed(GRAPHS, report, agreed)
 
 
 @given(st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)), st.sets(st.integers(1, 9)))

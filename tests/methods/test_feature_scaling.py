@@ -24,12 +24,12 @@ from graphfed.methods.common.feature_scaling import (
     SUMS,
     Scaling,
     move_centers,
-    scale_features,
     scaling_from,
     start_agreement,
     to_arrays,
     update_scales,
 )
+from graphfed.methods.common.feature_transform import scale_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.registry import get_method
 from graphfed.nn.sparse import SparseMatrix

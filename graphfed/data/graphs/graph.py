@@ -3,7 +3,8 @@
 Shapes: N nodes, m undirected edges, F features, C classes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -117,6 +118,9 @@ class Graph:
         remarks: Remarks of the reader on data that may mean something else, each with its fix.
         default_split: The default split, as in "random:0.6,0.2,0.2", if the data has no split of its own; ""
             for that of `make_split`.
+        filled: The numbers of the features with gaps, NaN in x, which set-up fills with a mean
+            (`graphfed.methods.common.feature_gaps`).
+        categories: The names of the categories of each categorical column, "" for a missing one.
         split_problem: Why the data's own split cannot be used, and what to do; "" if it can, or if there is
             none.
         directed: The edges as the data lists them, with directions, attributes and times. `edges` has their
@@ -139,6 +143,8 @@ class Graph:
     keys: Any = None
     dropped: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    filled: tuple[int, ...] = ()
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     split_problem: str = ""
     directed: DirectedEdges | None = None
     default_split: str = ""
@@ -236,6 +242,7 @@ def make_graph(
     num_classes: int | None = None,
     split: Split | None = None,
     class_names: tuple[str, ...] = (),
+    filled: Sequence[int] = (),
 ) -> Graph:
     """Build a Graph from arrays, after checking them.
 
@@ -252,6 +259,7 @@ def make_graph(
         num_classes: C; by default the number of class names, or else the largest class plus one.
         split: The data set's own split of the N nodes; None if it has none.
         class_names: The names of the C classes in the order of their numbers; () if they have none.
+        filled: The numbers of the features in which NaN is a gap, which a run fills with a mean.
 
     Returns:
         The graph.
@@ -295,13 +303,14 @@ def make_graph(
     edges, weights = undirected(name, edges, weights, repeated, n)
     return Graph(
         name,
-        _features(name, x, n),
+        _features(name, x, n, filled),
         y,
         edges,
         num_classes.__index__(),
         split,
         tuple(class_names),
         edge_weight=weights,
+        filled=tuple(filled),
     )
 
 
@@ -332,7 +341,7 @@ def _classes(name: str, values: Any) -> np.ndarray:
     return y
 
 
-def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
+def _features(name: str, x: Any, n: int, filled: Sequence[int]) -> np.ndarray | sp.csr_matrix | None:
     if x is None:
         return None
     if not sp.issparse(x):
@@ -357,7 +366,10 @@ def _features(name: str, x: Any, n: int) -> np.ndarray | sp.csr_matrix | None:
             values = x.data
         else:
             values = x = feature_numbers(x)
-    bad = np.flatnonzero(~np.isfinite(values.ravel()))
+    wrong = ~np.isfinite(values)
+    if filled:
+        wrong[:, [*filled]] = np.isinf(values[:, [*filled]])
+    bad = np.flatnonzero(wrong)
     if bad.size:
         row = np.searchsorted(x.indptr, bad[0], side="right") - 1 if sp.issparse(x) else bad[0] // x.shape[1]
         raise InputError(

@@ -185,7 +185,10 @@ def _missing(graph: Graph, split: Split) -> dict[str, Any]:
     if x is None or not graph.num_nodes:  # no node has a smallest or largest value
         constant = np.zeros(0, dtype=np.int64)
     else:
-        low, high = x.min(axis=0), x.max(axis=0)
+        # Gaps are NaN, which fmin and fmax pass over.
+        low, high = (
+            (x.min(axis=0), x.max(axis=0)) if sp.issparse(x) else (np.fmin.reduce(x), np.fmax.reduce(x))
+        )
         low, high = (np.ravel(side.toarray() if sp.issparse(side) else side) for side in (low, high))
         constant = np.flatnonzero(low == high)
     return {

@@ -14,7 +14,7 @@ import numpy as np
 
 from graphfed.data.graphs.graph import Held, sorted_unique, undirected
 from graphfed.data.user_files.graph_description import Description
-from graphfed.data.user_files.graph_tables import Tables
+from graphfed.data.user_files.graph_tables import Listed, Tables
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
 
@@ -32,7 +32,7 @@ class ClientTables:
 
 
 def unite(
-    clients: Sequence[ClientTables], description: Description
+    clients: Sequence[ClientTables], description: Description, feature_names: Sequence[str]
 ) -> tuple[Tables, Held, tuple[np.ndarray, ...]]:
     """Merge the tables of several clients into one, what each client lists, and the edges as each file lists
     them.
@@ -44,7 +44,7 @@ def unite(
     import pyarrow.compute as pc
 
     rows = _Rows(clients)
-    x = _agreed_features(rows, description.features)
+    x = _agreed_features(rows, feature_names)
     labels, owner = None, np.ones(len(rows.node), dtype=bool)
     if description.label is not None:
         texts = pa.concat_arrays([client.tables.label for client in clients])
@@ -70,9 +70,82 @@ def unite(
     order = np.lexsort((rows.node, client_of_node))
     held = Held(client_of_node[order], rows.node[order], owner[order], edge_client, edge)
     listed = tuple(rows.of(s)[client.tables.ends] for s, client in enumerate(clients))
-    remarks = dict.fromkeys(remark for client in clients for remark in client.tables.remarks)
-    tables = Tables(rows.ids, None, labels, x, part, rows.ids, ends, weights, rows.ids[:0], tuple(remarks))
+    tables = Tables(
+        rows.ids,
+        None,
+        labels,
+        x,
+        part,
+        rows.ids,
+        _remarks(clients),
+        None,
+        ends,
+        weights,
+        rows.ids[:0],
+        sum(client.tables.unknown for client in clients),
+    )
     return tables, held, listed
+
+
+def share_no_node(clients: Sequence[ClientTables]) -> bool:
+    """Return whether no id is in the files of two clients."""
+    rows = _Rows(clients)
+    return len(rows.ids) == len(rows.node)
+
+
+def join_disjoint(clients: Sequence[ClientTables]) -> Tables:
+    """Put the tables of clients that share no node under each other, with a column of clients.
+
+    An edge between nodes of two clients may be in the file of either of them.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows, first = _Rows(clients), clients[0].tables
+    remote = [np.asarray(pc.index_in(client.tables.remote, value_set=rows.ids)) for client in clients]
+    weight, label, part = first.weight, first.label, first.part
+    return Tables(
+        rows.ids,
+        pa.concat_arrays([pa.repeat(client.name, len(client.tables.ids)) for client in clients]),
+        None if label is None else pa.concat_arrays([client.tables.label for client in clients]),
+        np.concatenate([client.tables.x for client in clients]),
+        None if part is None else np.concatenate([client.tables.part for client in clients]),
+        rows.ids,
+        _remarks(clients),
+        None,
+        np.concatenate(
+            [
+                np.concatenate([rows.of(s), at])[client.tables.ends]
+                for s, (client, at) in enumerate(zip(clients, remote, strict=True))
+            ],
+            axis=1,
+        ),
+        None if weight is None else np.concatenate([client.tables.weight for client in clients]),
+        rows.ids[:0],
+        sum(client.tables.unknown for client in clients),
+        _join_listed([client.tables.listed for client in clients]),
+    )
+
+
+def _join_listed(found: Sequence[Listed | None]) -> Listed | None:
+    """Put what files say of edges under each other; None if the description keeps nothing of it."""
+    each = [listed for listed in found if listed is not None]
+    if not each:
+        return None
+    # A file without rows has neither numbers nor dates.
+    dated = {listed.dated for listed in each if listed.time is not None and len(listed.time)}
+    if len(dated) > 1:
+        raise InputError("the times of edges are dates in some clients' files and numbers in others; use one")
+    time = [listed.time for listed in each if listed.time is not None]
+    return Listed(
+        np.concatenate([listed.attributes for listed in each]),
+        np.concatenate(time) if time else None,
+        True in dated,
+    )
+
+
+def _remarks(clients: Sequence[ClientTables]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(remark for client in clients for remark in client.tables.remarks))
 
 
 class _Rows:
@@ -148,14 +221,15 @@ def _agreed_features(rows: _Rows, features: Sequence[str]) -> np.ndarray:
         new = first[node] == start + np.arange(len(node))
         x[node[new]] = client.tables.x[new]
         # Features are compared exactly: each client wrote the same number or another one.
-        differs = client.tables.x != x[node]
+        here, there = client.tables.x, x[node]
+        differs = (here != there) & ~(np.isnan(here) & np.isnan(there))
         bad = np.flatnonzero(differs.any(axis=1))
         if bad.size:
             row = int(bad[0])
             j = int(differs[row].argmax())
             raise rows.refusal(
                 int(start) + row, int(first[node[row]]), features[j], "this feature of",
-                f"is {client.tables.x[row, j]} here and {x[node[row], j]}",
+                f"is {here[row, j]} here and {there[row, j]}",
                 "give a node the same features at every client: correct one of the files", bad.size,
             )  # fmt: skip
     return x

@@ -24,7 +24,7 @@ it, such as `client:`, means that no column is used.
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -43,6 +43,7 @@ from pydantic.config import JsonDict
 from graphfed.data.dropped import names_dropped
 from graphfed.data.messages import listed
 from graphfed.data.texts import MISSING, canonical_names
+from graphfed.data.user_files.cell_forms import FOUND, CellForm, is_encoding
 from graphfed.data.user_files.description import DescribedFile, YamlModel, no_column
 from graphfed.data.user_files.table_files import TableFile
 from graphfed.errors import InputError, shown
@@ -78,17 +79,57 @@ def _require_text(problem: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+GapRule = Literal["mean", "indicator", "category"]
 ClientName = Annotated[str, _require_text("client {} has no name that is text")]
 Label = Annotated[str, StringConstraints(strip_whitespace=True), _require_text("class {} is no text")]
 
 
+def _check_separator(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str) and (len(value) != 1 or value in '"\r\n'):
+        raise InputError(
+            f"{info.context}: separator {shown(value)} is not one character, as in ';' or \"\\t\""
+        )
+    return value
+
+
+def _check_encoding(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str) and not is_encoding(value):
+        raise InputError(
+            f"{info.context}: {shown(value)} is no encoding that Python knows; use utf-8, latin-1, cp1252 or "
+            "utf-16, for example"
+        )
+    return value
+
+
+_CELLS = "The default is found in the file where only one reading is possible."
+Separator = Annotated[
+    str | None,
+    BeforeValidator(_check_separator),
+    Field(description=f"The character between the values of a CSV file. {_CELLS}"),
+]
+Decimal = Annotated[Literal[".", ","] | None, Field(description=f"The decimal sign of a CSV file. {_CELLS}")]
+Encoding = Annotated[
+    str | None,
+    BeforeValidator(_check_encoding),
+    Field(description="The encoding of a CSV file. The default is UTF-8, or UTF-16 with a byte-order mark."),
+]
+DateFormat = Annotated[
+    str | None,
+    Field(description=f"The form of dates, as in '%d/%m/%Y'. {_CELLS}"),
+]
+
+
 class ClientFiles(YamlModel):
-    """The files of one client."""
+    """The files of one client, and how they are written if other files are written otherwise."""
 
     model_config = ConfigDict(json_schema_extra={"form": f"name its files, as in {_FILES}"})
 
     nodes: DescribedFile = Field(description="The client's file of nodes.")
     edges: DescribedFile = Field(description="The client's file of edges.")
+    separator: Separator = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    date_format: DateFormat = None
 
 
 class Description(YamlModel):
@@ -141,6 +182,25 @@ class Description(YamlModel):
         "columns that no other key names.",
         json_schema_extra=_NAMES,
     )
+    categorical: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        (),
+        description="Features that are categories, as names or patterns. Each category of any client becomes "
+        "a feature of 0 and 1.",
+        json_schema_extra=_NAMES,
+    )
+    missing: GapRule | dict[str, GapRule] | None = Field(
+        None,
+        description="What an empty cell of a feature becomes: mean (of all clients), indicator (the mean, "
+        "and a feature that is 1 at empty cells) or category (of its own, for categorical features). One "
+        "word for all features, or a word for each. With one word, a categorical feature has a category of "
+        "its own. The default refuses empty cells.",
+        json_schema_extra={"form": "be mean, indicator or category, or map features to these words"},
+    )
+    dates: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        (),
+        description="Features that are dates or times; they become days since 1970-01-01.",
+        json_schema_extra=_NAMES,
+    )
     source: str = Field("source", description="The column of edges with the id of the first endpoint.")
     target: str = Field("target", description="The column of edges with the id of the second endpoint.")
     source_client: str | None = Field(
@@ -178,12 +238,21 @@ class Description(YamlModel):
     self_loops: Literal["drop", "keep"] = Field(
         "drop", description="Whether rows from a node to itself are dropped, or kept as edges."
     )
+    unknown_nodes: Literal["refuse", "drop"] = Field(
+        "refuse",
+        description="What happens to an edge with an endpoint that is no node: it is refused, or dropped and "
+        "counted.",
+    )
     no_header: tuple[Literal["nodes", "edges"], ...] = Field(
         (),
         description="The CSV files without names of columns in their first line: nodes, edges or both. Their "
         "columns are called 1, 2, ...; by default, id is 1, source 1 and target 2.",
         json_schema_extra={"form": "be nodes, edges or [nodes, edges]"},
     )
+    separator: Separator = None
+    decimal: Decimal = None
+    encoding: Encoding = None
+    date_format: DateFormat = None
     name: str = Field("", description="The name of the graph. The default is the name of the file of nodes.")
 
     @classmethod
@@ -194,7 +263,9 @@ class Description(YamlModel):
             return ClientFiles.explain({**fault, "loc": inside}, f"{origin}, client {shown(str(client))}")
         return super().explain(fault, origin)
 
-    @field_validator("classes", "features", "edge_features", "no_header", "unknown", mode="wrap")
+    @field_validator(
+        "classes", "features", "categorical", "dates", "edge_features", "no_header", "unknown", mode="wrap"
+    )
     @classmethod
     def _check_list(cls, given: object, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> object:
         """Replace an empty value by the default, and a single pattern, file or word by a list."""
@@ -231,12 +302,6 @@ class Description(YamlModel):
                     f"{info.context} has both 'clients' and {key!r}, and 'clients' names separate files for "
                     f"each client; remove {key!r}"
                 )
-        if self.keeps_edges:
-            raise InputError(
-                f"{info.context} has 'clients' and keeps directions, attributes or times of edges, which are "
-                "read from one table of edges; name one file of all nodes ('nodes:', with a column 'client') "
-                "and one of all edges ('edges:')"
-            )
         if len(self.clients) < 2:
             raise InputError(
                 f"{info.context}: 'clients' names {len(self.clients)} client{'' if self.clients else 's'}, "
@@ -270,8 +335,17 @@ class Description(YamlModel):
     def files(self) -> "tuple[Files, ...]":
         """One pair of files without a client, or a pair for each of several clients."""
         if self.nodes is not None and self.edges is not None:
-            return (Files(None, self.nodes, self.edges),)
-        return tuple(Files(name, files.nodes, files.edges) for name, files in self.clients.items())
+            return (Files(None, self.nodes, self.edges, self._form(self)),)
+        return tuple(
+            Files(name, files.nodes, files.edges, self._form(files)) for name, files in self.clients.items()
+        )
+
+    def _form(self, files: "ClientFiles | Description") -> CellForm:
+        """Return how files are written: as the client says, else as all clients do."""
+        keys = ("separator", "decimal", "encoding", "date_format")
+        return CellForm(
+            *(next(filter(None, (getattr(of, key) for of in (files, self))), None) for key in keys)
+        )
 
     @property
     def keeps_edges(self) -> bool:
@@ -280,14 +354,32 @@ class Description(YamlModel):
         return kept or self.self_loops == "keep"
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def gap_rules(self) -> dict[str, str]:
+        """What a gap becomes, for each feature in which gaps are allowed."""
+        if isinstance(self.missing, dict):
+            return dict(self.missing)
+        if self.missing is None:
+            return {}
+        # A category has no mean, and a number is no category.
+        numeric = (
+            [] if self.missing == "category" else [f for f in self.features if f not in self.categorical]
+        )
+        return dict.fromkeys(self.categorical, "category") | dict.fromkeys(numeric, self.missing)
+
+    @property
+    def missing_texts(self) -> tuple[str, ...]:
         """The texts that mean a missing id, client, label or part of the split. A class is none of them."""
         words = ("",) if self.unknown == () else (*MISSING, *(self.unknown or ()))
         return tuple(word for word in words if word not in self.classes)
 
-    def open(self, which: Literal["nodes", "edges"], path: Path) -> TableFile:
-        fix = f", or write 'no_header: {which}' in the description"
-        return TableFile(path, header=which not in self.no_header, header_fix=fix, missing=self.missing)
+    def open(self, which: Literal["nodes", "edges"], files: "Files") -> TableFile:
+        return TableFile(
+            getattr(files, which),
+            header=which not in self.no_header,
+            header_fix=f", or write 'no_header: {which}' in the description",
+            missing=self.missing_texts,
+            form=files.form,
+        )
 
     @property
     def names_clients(self) -> bool:
@@ -296,10 +388,18 @@ class Description(YamlModel):
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a mapping that `describe` accepts, with absolute paths."""
-        unused = {key for key in ("classes", "masks", "no_header") if not getattr(self, key)}
+        unused = {
+            key for key in ("classes", "masks", "no_header", "categorical", "dates") if not getattr(self, key)
+        }
         unused |= {"unknown"} if self.unknown is None else set()
         unused |= set() if self.keeps_edges else set(_EDGE_KEYS)
-        return self.model_dump(mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"}))
+        content = self.model_dump(
+            mode="json", exclude=unused | ({*_ONE_TABLE} if self.clients else {"clients"})
+        )
+        for files in content.get("clients", {}).values():
+            for key in [key for key, value in files.items() if value is None]:
+                del files[key]
+        return content
 
 
 @dataclass(frozen=True)
@@ -309,6 +409,7 @@ class Files:
     client: str | None
     nodes: Path
     edges: Path
+    form: CellForm = FOUND
 
 
 def read_description(path: Path) -> tuple[Any, tuple[str, ...]]:
@@ -395,7 +496,8 @@ def _check_alike(
 
 def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Description:
     """Complete the description of one pair of files with the columns that the files have."""
-    nodes, edges = given.open("nodes", folder / files.nodes), given.open("edges", folder / files.edges)
+    files = replace(files, nodes=folder / files.nodes, edges=folder / files.edges)
+    nodes, edges = given.open("nodes", files), given.open("edges", files)
     given = _with_numbered_columns(given)
     chosen = {
         key: given.column(key, file, origin, required=key in ("id", "source", "target"))
@@ -420,9 +522,58 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         nodes=nodes.path,
         edges=edges.path,
         clients={},
-        features=_features(given, nodes, used, origin),
+        features=(features := _features(given, nodes, used, origin)),
+        dates=(dates := _columns_of(given.dates, "dates", features, nodes, origin)),
+        categorical=(categorical := _columns_of(given.categorical, "categorical", features, nodes, origin)),
+        missing=_gap_rules(given, features, {*dates}, {*categorical}, nodes, origin),
         name=given.name or nodes.path.name.partition(".")[0],
     )
+
+
+def _columns_of(
+    patterns: Sequence[str], key: str, features: Sequence[str], file: TableFile, origin: str
+) -> tuple[str, ...]:
+    """List the features that a key names, as names or patterns."""
+    names: list[str] = []
+    for pattern in patterns:
+        found = [pattern] if pattern in features else fnmatch.filter(features, pattern)
+        if not found and pattern in file.columns:
+            raise InputError(
+                f"{origin}: column {pattern!r} ({key}) of {file.path} is no feature; add it to 'features', "
+                f"or remove it from '{key}'"
+            )
+        if not found:
+            raise no_column(pattern, key, file, origin)
+        names += [name for name in found if name not in names]
+    return tuple(names)
+
+
+def _gap_rules(
+    given: Description,
+    features: Sequence[str],
+    dates: set[str],
+    categorical: set[str],
+    file: TableFile,
+    origin: str,
+) -> str | dict[str, str] | None:
+    """Check the keys that say how columns become features, and complete the patterns of 'missing'."""
+    if both := dates & categorical:
+        raise InputError(
+            f"{origin} lists {sorted(both)[0]!r} under 'dates' and 'categorical'; remove it from one of them"
+        )
+    if not isinstance(given.missing, dict):
+        return given.missing
+    rules: dict[str, str] = {}
+    for pattern, rule in given.missing.items():
+        for name in _columns_of([pattern], "missing", features, file, origin):
+            if (rule == "category") != (name in categorical):
+                fix = (
+                    "category" if name in categorical else "mean or indicator, or list it under 'categorical'"
+                )
+                kind = "a categorical feature" if name in categorical else "a feature of numbers"
+                raise InputError(f"{origin}: 'missing' says {rule} for {name!r}, {kind}; use {fix}")
+            rules[name] = rule
+    return rules
 
 
 def _with_numbered_columns(given: Description) -> Description:

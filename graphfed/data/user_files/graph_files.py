@@ -15,10 +15,21 @@ from graphfed.data.graphs.graph import Graph, Held, Split, make_graph
 from graphfed.data.graphs.splits import UNSPLIT
 from graphfed.data.texts import class_remarks, python_texts
 from graphfed.data.user_files import graph_tables
-from graphfed.data.user_files.client_union import ClientTables, unite
+from graphfed.data.user_files.client_union import ClientTables, join_disjoint, share_no_node, unite
 from graphfed.data.user_files.description import names_distance
-from graphfed.data.user_files.graph_description import Description, Files, at_client
-from graphfed.data.user_files.graph_tables import PARTS, Tables, encoded, joined_keys, parts_of, read_tables
+from graphfed.data.user_files.feature_encoding import feature_names, filled_features
+from graphfed.data.user_files.graph_description import Description, at_client
+from graphfed.data.user_files.graph_tables import (
+    PARTS,
+    Tables,
+    encoded,
+    encoded_features,
+    joined_keys,
+    parts_of,
+    read_nodes,
+    read_tables,
+    with_edges,
+)
 from graphfed.data.user_files.graphml import read_graphml
 from graphfed.data.user_files.pyg_files import read_pyg
 from graphfed.errors import InputError, shown
@@ -116,7 +127,10 @@ def from_networkx(graph: "nx.Graph", name: str = "custom") -> Graph:
         keys=ids,
         ends=ends,
         weight=_parse_numbers(weights, "weight", edge, "edge a number above 0"),
+        remarks=(),
+        columns=None,
         remote=ids[:0],
+        unknown=0,
     )
     result = _assemble_graph(name, tables, tuple(map(str, features)), keys=None)
     attributes = {str(key) for *_, named in graph.edges(data=True) for key in named}
@@ -211,23 +225,41 @@ def load_description(description: Description) -> Graph:
     """Load the graph that a description describes."""
     held: Held | None = None
     if description.clients:
-        tables, held, listed = unite(
-            [_read_client(description, files) for files in description.files], description
-        )
-        keys = tables.keys
+        clients = _read_clients(description)
+        encoded_tables, encoding = encoded_features([client.tables for client in clients])
+        clients = [
+            dataclasses.replace(client, tables=tables)
+            for client, tables in zip(clients, encoded_tables, strict=True)
+        ]
+        if any(len(client.tables.remote) for client in clients) or (
+            description.keeps_edges and share_no_node(clients)
+        ):
+            tables = join_disjoint(clients)
+            listed: tuple[np.ndarray, ...] = (tables.ends,)
+        elif description.keeps_edges:
+            raise InputError(
+                f"graph {description.name!r}: a node is in the files of several clients, and directions, "
+                "attributes and times of edges are kept only if clients share no node; name one file of all "
+                "nodes and one of all edges, or remove 'directed', 'edge_features' and 'time'"
+            )
+        else:
+            names = feature_names(description.features, encoding, description.gap_rules)
+            tables, held, listed = unite(clients, description, names)
     else:
-        tables = read_tables(description, description.files[0])
-        keys, listed = tables.keys, (tables.ends,)
-        if description.source_client is None and tables.client is not None:
-            _, client = encoded(tables.client)
-            # A client that reads only its own files names a node at another client by its client and its id.
-            if (client[tables.ends[0]] != client[tables.ends[1]]).any():
-                keys = joined_keys(tables.client, tables.ids)
+        (tables,), encoding = encoded_features([read_tables(description, description.files[0])])
+        listed = (tables.ends,)
+    keys = tables.keys
+    if description.source_client is None and tables.client is not None:
+        _, client = encoded(tables.client)
+        # A client that reads only its own files names a node at another client by its client and its id.
+        if (client[tables.ends[0]] != client[tables.ends[1]]).any():
+            keys = joined_keys(tables.client, tables.ids)
     graph = _assemble_graph(
         description.name,
         tables,
-        description.features,
+        feature_names(description.features, encoding, description.gap_rules),
         keys,
+        filled=filled_features(description.features, encoding, description.gap_rules),
         repeated=description.repeated,
         classes=description.classes,
         held=held,
@@ -240,19 +272,37 @@ def load_description(description: Description) -> Graph:
             "weights"
         )
         graph = dataclasses.replace(graph, remarks=(*graph.remarks, remark))
-    dropped = graph_tables.dropped_by(description, listed, graph.num_nodes, graph.num_edges)
+    if encoding.categories:
+        graph = dataclasses.replace(graph, categories=encoding.categories)
+    dropped = graph_tables.dropped_by(description, listed, graph.num_nodes, graph.num_edges, tables.unknown)
     directed = graph_tables.directed_edges(
         description, tables.ends.astype(np.int64), tables.listed, graph.num_nodes, graph.num_edges
     )
     return dataclasses.replace(graph, dropped=dropped, directed=directed)
 
 
-def _read_client(description: Description, files: Files) -> ClientTables:
-    assert files.client is not None
-    with at_client(files.client):
-        tables = read_tables(description, files)
-    opened = description.open("nodes", files.nodes), description.open("edges", files.edges)
-    return ClientTables(files.client, *opened, tables)
+def _read_clients(description: Description) -> list[ClientTables]:
+    """Read the files of all clients.
+
+    If no client shares a node with another, an edge may have one endpoint in another client's file of nodes.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    nodes = []
+    for files in description.files:
+        with at_client(str(files.client)):
+            nodes.append(read_nodes(description, files))
+    every = pa.chunked_array([each.keys for each in nodes]).unique()
+    is_disjoint = len(every) == sum(len(each.keys) for each in nodes)
+    clients = []
+    for files, own in zip(description.files, nodes, strict=True):
+        elsewhere = every.filter(pc.invert(pc.is_in(every, value_set=own.keys))) if is_disjoint else None
+        with at_client(str(files.client)):
+            tables = with_edges(own, description, files, elsewhere=elsewhere)
+        opened = description.open("nodes", files), description.open("edges", files)
+        clients.append(ClientTables(str(files.client), *opened, tables))
+    return clients
 
 
 def _assemble_graph(
@@ -261,6 +311,7 @@ def _assemble_graph(
     features: tuple[str, ...],
     keys: "pa.Array | None",
     *,
+    filled: tuple[int, ...] = (),
     repeated: str = "mean",
     classes: tuple[str, ...] = (),
     held: Held | None = None,
@@ -284,6 +335,7 @@ def _assemble_graph(
         class_names=class_names,
         split=None if part is None else Split("own", part == 0, part == 1, part == 2),
         num_classes=len(class_names),
+        filled=filled,
     )
     return dataclasses.replace(
         graph,

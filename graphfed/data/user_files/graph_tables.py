@@ -5,7 +5,6 @@
 client. Shapes: N nodes, F features, m rows of edges.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -17,8 +16,10 @@ from graphfed.data.feature_checks import feature_remarks, rounding_remarks
 from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.messages import listed
 from graphfed.data.sensors.readings import read_column_times
+from graphfed.data.texts import natural_order
+from graphfed.data.user_files.feature_encoding import Columns, Encoding, encode, merge, observe
 from graphfed.data.user_files.graph_description import EDGE_COLUMNS, NODE_COLUMNS, Description, Files
-from graphfed.data.user_files.table_files import Numbers, TableFile
+from graphfed.data.user_files.table_files import MAX_CATEGORIES, Numbers, TableFile
 from graphfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,20 +59,16 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Tables:
-    """The content of a file of nodes and a file of edges. Texts are pyarrow arrays; None means no such
-    column.
+class Nodes:
+    """The content of a file of nodes. Texts are pyarrow arrays; None means no such column.
 
     Attributes:
         label: The labels, N texts, "" if unknown.
-        x: The features, [N, F], as `feature_numbers` returns them.
+        x: The features, [N, F], NaN for a gap (see `encoded_features`).
         part: The part of the split, [N] int8 (see `PARTS`).
         keys: Distinct texts for the nodes: the ids, or the clients and ids if an id is unique only within its
             client.
-        ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
-        weight: The weights, [m] float32, positive.
-        remote: The keys of nodes at other clients.
-        listed: The attributes and times of the edges, if the graph has them as they are listed.
+        columns: The columns of features as they were read; None if they are `x`.
     """
 
     ids: "pa.Array"
@@ -80,11 +77,26 @@ class Tables:
     x: np.ndarray
     part: np.ndarray | None
     keys: "pa.Array"
+    remarks: tuple[str, ...]
+    columns: Columns | None
+
+
+@dataclass(frozen=True)
+class Tables(Nodes):
+    """The content of a file of nodes and a file of edges.
+
+    Attributes:
+        ends: The endpoints of edges, [2, m]: rows of the nodes, or N plus a position in `remote`.
+        weight: The weights, [m] float32, positive.
+        remote: The keys of nodes at other clients.
+        unknown: How many rows of edges were not read, because an endpoint is no node.
+    """
+
     ends: np.ndarray
     weight: np.ndarray | None
     remote: "pa.Array"
-    remarks: tuple[str, ...] = ()
-    listed: "Listed | None" = None
+    unknown: int
+    listed: Listed | None = None
 
 
 def read_tables(description: Description, files: Files, among: Among | None = None) -> Tables:
@@ -93,13 +105,25 @@ def read_tables(description: Description, files: Files, among: Among | None = No
     If only one participant's files are read, `among` names the clients of the run. An endpoint of an edge may
     then be at another client, by its client and id.
     """
-    nodes, masks = description.open("nodes", files.nodes), description.masks or ()
+    return with_edges(read_nodes(description, files, among), description, files, among)
+
+
+def read_nodes(description: Description, files: Files, among: Among | None = None) -> Nodes:
+    """Read and check a file of nodes."""
+    nodes, masks = description.open("nodes", files), description.masks or ()
     names = {key: name for key in NODE_COLUMNS if (name := getattr(description, key)) is not None}
-    read, x = nodes.read([*names.values(), *masks], Numbers(description.features, features=True))
+    categorical, rules = description.categorical, description.gap_rules
+    numeric = [name for name in description.features if name not in categorical]
+    read, x = nodes.read(
+        [*names.values(), *masks, *categorical],
+        Numbers(numeric, gaps=rules.keys(), features=True, dates=description.dates),
+    )
     if not len(x):
         fix = "" if files.client is None else ", or remove the client"
         raise InputError(f"{nodes.path} has no row; add one row for each node{fix}")
     columns = {key: read[name].combine_chunks() for key, name in names.items()}
+    texts = {name: read[name].combine_chunks() for name in categorical}
+    _check_categories(nodes, texts, rules)
     _check_nodes(nodes, description, columns, among)
     part = parts_of(columns["split"]) if "split" in columns else None
     if masks:
@@ -113,9 +137,38 @@ def read_tables(description: Description, files: Files, among: Among | None = No
         return f"the id {ids[row].as_py()!r} of client {client[row].as_py()!r}"
 
     nodes.refuse_repeated(keys, description.id, name_of, "give every node an id of its own")
-    ends, weight, remote, kept = _read_edges(description, files, keys, client, among)
-    remarks = (*feature_remarks(description.features, x), *rounding_remarks(nodes.rounded, nodes.kept))
-    return Tables(ids, client, columns.get("label"), x, part, keys, ends, weight, remote, remarks, kept)
+    remarks = (*feature_remarks(numeric, x), *rounding_remarks(nodes.rounded, nodes.kept))
+    features = Columns(description.features, x, texts, rules)
+    x = encode(features, observe(features))
+    return Nodes(ids, client, columns.get("label"), x, part, keys, remarks, features)
+
+
+def encoded_features(tables: "Sequence[Tables]") -> "tuple[list[Tables], Encoding]":
+    """Give the tables of all clients the same features, which depend on the categories and gaps of all."""
+    columns = [table.columns for table in tables if table.columns is not None]
+    encoding = merge(map(observe, columns))
+    return [
+        replace(table, x=encode(own, encoding)) for table, own in zip(tables, columns, strict=True)
+    ], encoding
+
+
+def _check_categories(file: TableFile, texts: "Mapping[str, pa.Array]", rules: Mapping[str, str]) -> None:
+    """Raise InputError for a gap where none is allowed, and for a column that has no categories."""
+    import pyarrow.compute as pc
+
+    for name, column in texts.items():
+        if (count := len(column.unique())) > MAX_CATEGORIES:
+            raise InputError(
+                f"{file.path}, column {name!r} has {count:,} different values, and at most "
+                f"{MAX_CATEGORIES:,} are categories; group them, or leave the column out of 'categorical' "
+                "and 'features'"
+            )
+        if name not in rules:
+            gaps = pc.equal(column, "")
+            file.refuse_where(
+                gaps, name, "is empty", "fill it in, or write 'missing: category' in the description",
+                count=pc.sum(gaps).as_py() or 0,
+            )  # fmt: skip
 
 
 def _parts_of_masks(file: TableFile, masks: "Mapping[str, pa.Array]") -> np.ndarray:
@@ -186,15 +239,24 @@ def joined_keys(client: "pa.Array", ids: "pa.Array") -> "pa.Array":
 
 
 def dropped_by(
-    description: Description, listed: Sequence[np.ndarray], num_nodes: int, num_edges: int
+    description: Description,
+    listed: Sequence[np.ndarray],
+    num_nodes: int,
+    num_edges: int,
+    unknown: int = 0,
 ) -> tuple[str, ...]:
-    """Describe the content of files that is not used; `listed` has the endpoints that each file lists."""
+    """Describe the content of files that is not used.
+
+    `listed` has the endpoints that each file lists, and `unknown` counts rows of edges to no node.
+    """
     weights = "" if description.weight is None else description.repeated
     if description.keeps_edges:
         # What else is lost depends on the network (`DirectedEdges.unread`).
         phrases = () if description.self_loops == "keep" else loops_dropped(listed)
     else:
         phrases = edges_dropped(listed, num_nodes, num_edges, weights=weights)
+    if unknown:
+        phrases += (f"{unknown:,} row{'' if unknown == 1 else 's'} of edges to an unknown node",)
     of_nodes = (*description.features, *(description.masks or ()))
     tables: tuple[tuple[Literal["nodes", "edges"], tuple[str, ...], tuple[str, ...]], ...] = (
         ("nodes", NODE_COLUMNS, of_nodes),
@@ -202,7 +264,7 @@ def dropped_by(
     )
     for which, keys, more in tables:
         used = {getattr(description, key) for key in keys} | {*more}
-        opened = (description.open(which, getattr(files, which)) for files in description.files)
+        opened = (description.open(which, files) for files in description.files)
         columns = (name for file in opened for name in file.columns)
         phrases += names_dropped(dict.fromkeys(columns), used, "column", f"the {which}")
     return phrases
@@ -242,19 +304,10 @@ def encoded(column: "pa.Array") -> tuple[tuple[str, ...], np.ndarray]:
     """Return a column's distinct values in natural order, and the number of each entry's value, [n] int64."""
     numbered = column.dictionary_encode()
     names = numbered.dictionary.to_pylist()
-    order = sorted(range(len(names)), key=lambda i: _natural(names[i]))
+    order = sorted(range(len(names)), key=lambda i: natural_order(names[i]))
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
     return tuple(names[i] for i in order), rank[np.asarray(numbered.indices)]
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    """Return a sort key that puts numbers by value before texts."""
-    try:
-        value = float(name)
-    except ValueError:
-        return 1, 0.0, name
-    return (1, 0.0, name) if math.isnan(value) else (0, value, name)
 
 
 def classes_of(
@@ -283,14 +336,22 @@ def classes_of(
     return names, y
 
 
-def _read_edges(
-    description: Description, files: Files, keys: "pa.Array", client: "pa.Array | None", among: Among | None
-) -> "tuple[np.ndarray, np.ndarray | None, pa.Array, Listed | None]":
-    """Read ends, weight, remote and listed of `Tables`. `keys` and `client` are those of the nodes."""
+def with_edges(
+    nodes: Nodes,
+    description: Description,
+    files: Files,
+    among: Among | None = None,
+    elsewhere: "pa.Array | None" = None,
+) -> Tables:
+    """Read and check the file of edges that belongs to the nodes.
+
+    `elsewhere` are the keys of the nodes in other clients' files, at which an endpoint may be, too.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file, weight = description.open("edges", files.edges), description.weight
+    file, weight = description.open("edges", files), description.weight
+    keys, client = nodes.keys, nodes.client
     ends = description.source, description.target
     clients = [name for name in (description.source_client, description.target_client) if name is not None]
     roster = () if among is None else among.roster
@@ -306,7 +367,7 @@ def _read_edges(
     times = [] if description.time is None else [description.time]
     positions: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
     remote: list[list[pa.Array]] = [[], []]
-    amounts = [np.empty((0, len(numbers.columns)), dtype=np.float32)]
+    amounts, unknown = [np.empty((0, len(numbers.columns)), dtype=np.float32)], 0
     moments: list[tuple[np.ndarray, bool]] = []
     # There may be many more edges than nodes, so the endpoints' texts are read and released block by block.
     for start, columns, amount in file.blocks([*ends, *clients], numbers, times):
@@ -325,14 +386,21 @@ def _read_edges(
         is_remote = np.zeros(position.shape, dtype=bool)
         for end, name in enumerate(clients):
             is_remote[end] = np.asarray(pc.is_in(columns[name], value_set=others))
-            remote[end].append(end_keys[end].filter(pa.array(is_remote[end])))
-        for end, name in enumerate(ends):
-            file.refuse_where(
-                (position[end] < 0) & ~is_remote[end], name, f"is no node of {files.nodes}",
-                "add the node, or drop the edge", named[end], start,
-            )  # fmt: skip
+        if elsewhere is not None:
+            found = pc.is_in(pa.concat_arrays(end_keys), value_set=elsewhere)
+            is_remote |= np.asarray(found).reshape(2, -1) & (position < 0)
+        is_unknown = (position < 0) & ~is_remote
+        if description.unknown_nodes == "refuse":
+            for end, name in enumerate(ends):
+                file.refuse_where(
+                    is_unknown[end], name, f"is no node of {files.nodes}",
+                    "add the node, or drop the edge ('unknown_nodes: drop' in the description)",
+                    named[end], start, int(is_unknown.any(axis=0).sum()),
+                )  # fmt: skip
+        known = ~is_unknown.any(axis=0)
         file.refuse_where(
-            is_remote.all(axis=0), description.source, "is at another client, like the edge's other endpoint",
+            known & is_remote.all(axis=0), description.source,
+            "is at another client, like the edge's other endpoint",
             "drop the edge, which has no endpoint at this client", named[0], start,
         )  # fmt: skip
         if weight is not None:
@@ -340,23 +408,41 @@ def _read_edges(
                 amount[:, 0] <= 0, weight, "is no weight",
                 "give a number above 0, or drop the edge", amount[:, 0], start,
             )  # fmt: skip
-        positions.append(position)
-        amounts.append(amount)
-        moments += [_edge_times(file, name, columns[name], start) for name in times]
+        for end, key in enumerate(end_keys):
+            remote[end].append(key.filter(pa.array(known & is_remote[end])))
+        unknown += int((~known).sum())
+        positions.append(position[:, known])
+        amounts.append(amount[known])
+        of_block = [_edge_times(file, name, columns[name], start) for name in times]
+        moments += [(moment[known], dated) for moment, dated in of_block]
     rows = np.concatenate(positions, axis=1)
-    elsewhere = pa.chunked_array([*remote[0], *remote[1]], pa.string()).combine_chunks().dictionary_encode()
-    if len(elsewhere):
+    distant = pa.chunked_array([*remote[0], *remote[1]], pa.string()).combine_chunks().dictionary_encode()
+    if len(distant):
         rows = rows.astype(np.int64)
-        rows[rows < 0] = len(keys) + np.asarray(elsewhere.indices)  # sources, then targets
+        rows[rows < 0] = len(keys) + np.asarray(distant.indices)  # sources, then targets
     values = np.concatenate(amounts)
     kept = None
     if description.keeps_edges:
-        dated = any(dates for _, dates in moments)
-        if times and not all(dates == dated for _, dates in moments):
-            raise InputError(f"{file.path}, column {times[0]!r} has both numbers and dates; use one kind")
-        time = np.concatenate([np.zeros(0), *(moment for moment, _ in moments)]) if times else None
-        kept = Listed(values[:, weight is not None :], time, dated)
-    return rows, None if weight is None else values[:, 0], elsewhere.dictionary, kept
+        kept = _listed(file, description.time, values[:, weight is not None :], moments)
+    return Tables(
+        **vars(nodes),
+        ends=rows,
+        weight=None if weight is None else values[:, 0],
+        remote=distant.dictionary,
+        unknown=unknown,
+        listed=kept,
+    )
+
+
+def _listed(
+    file: TableFile, column: str | None, attributes: np.ndarray, blocks: Sequence[tuple[np.ndarray, bool]]
+) -> Listed:
+    """Collect what a file says of its edges; `blocks` are the times of blocks of rows (`_edge_times`)."""
+    dated = any(dates for _, dates in blocks)
+    if not all(dates == dated for _, dates in blocks):
+        raise InputError(f"{file.path}, column {column!r} has both numbers and dates; use one kind")
+    time = None if column is None else np.concatenate([np.zeros(0), *(moment for moment, _ in blocks)])
+    return Listed(attributes, time, dated)
 
 
 def _edge_times(file: TableFile, column: str, values: "pa.Array", start: int) -> tuple[np.ndarray, bool]:

@@ -2,10 +2,11 @@
 
 Files are read block by block, so the text of numbers is in memory for one block at a time.
 
-CSV is that of RFC 4180 in UTF-8, with or without a byte-order mark: quoted texts may have separators and
-line breaks in them. Lines end with LF, CRLF or CR. The separator is the comma, semicolon or tab that splits
-the first lines into equally many columns; a space, too, between numbers. Lines at the start that begin with #
-are comments; the last of them has the names of the columns if it has as many as the next line has values.
+CSV is that of RFC 4180 in UTF-8, with or without a byte-order mark, in UTF-16 with such a mark, or in the
+encoding that the description states: quoted texts may have separators and line breaks in them. Lines end with
+LF, CRLF or CR. The separator is the comma, semicolon or tab that splits the first lines into equally many
+columns; a space, too, between numbers. Lines at the start that begin with # are comments; the last of them
+has the names of the columns if it has as many as the next line has values.
 Texts get their canonical form (`graphfed.data.texts`). Messages name a row by the line at which it starts
 (CSV) or by its number from 1 (Parquet).
 """
@@ -16,11 +17,13 @@ import contextlib
 import csv
 import gzip
 import io
+import json
 import os
 import re
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
@@ -31,6 +34,8 @@ from graphfed.data.feature_checks import count_rounded
 from graphfed.data.feature_numbers import feature_numbers
 from graphfed.data.messages import brief
 from graphfed.data.texts import MISSING, canonical_texts
+from graphfed.data.user_files import cell_forms
+from graphfed.data.user_files.cell_forms import FOUND, CellForm
 from graphfed.data.user_files.other_formats import require_ending
 from graphfed.errors import InputError, shown
 from graphfed.files import read_start
@@ -42,10 +47,10 @@ if TYPE_CHECKING:
 
     Values: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-_CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
+CSV = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
 #: The endings of tables.
-TABLES = _CSV + _PARQUET
+TABLES = CSV + _PARQUET
 #: The size of a block, of which one is in memory at a time: bytes of CSV, values of Parquet.
 _BLOCK_BYTES = 1 << 26
 _BLOCK_VALUES = 1 << 22
@@ -61,23 +66,35 @@ _MAX_EXPANDED = 1 << 30
 _SAMPLED = 20
 _NUMBER = re.compile(r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?|[-+]?(nan|inf)", re.ASCII | re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?", re.ASCII)
-#: A number with a decimal comma, or with separators of thousands.
-_LOCAL_NUMBER = re.compile(r"[-+]?\d+,\d+|[-+]?\d{1,3}([., '\u00a0\u202f]\d{3})+([.,]\d+)?", re.ASCII)
+#: A number as Arrow reads it.
+_ARROW_NUMBER = r"(?i)^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$|^[-+]?(nan|inf|infinity)$"
+_ENCODING_FIX = "save the file as UTF-8, or state its encoding in the description, as in 'encoding: latin-1'"
+#: Names that YAML reads as something else than a text.
+_YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan")
+#: How many faulty columns one message names.
+_FAULTS = 10
+#: A column of texts with at most this many different values may be meant as categories.
+MAX_CATEGORIES = 1000
 
 
 @dataclass(frozen=True)
 class Numbers:
     """Columns to read as finite numbers; `without` says how a user can avoid one that is not numeric.
 
-    `gaps` allows missing numbers (an empty cell or NaN), which are NaN then. Of `features`, large numbers
-    keep 64 bits (`feature_numbers`).
+    `gaps` allows missing numbers (an empty cell or NaN) in these columns, True in all; they are NaN then.
+    `dates` are columns of dates, which become days since 1970-01-01. Of `features`, large numbers keep 64
+    bits (`feature_numbers`), and messages name the keys of a description that accept other columns.
     """
 
     columns: Sequence[str] = ()
     without: str = "leave the column out with 'features'"
     dtype: type[np.floating] = np.float32
-    gaps: bool = False
+    gaps: bool | Collection[str] = False
     features: bool = False
+    dates: Collection[str] = ()
+
+    def allows_gaps(self, column: str) -> bool:
+        return self.gaps if isinstance(self.gaps, bool) else column in self.gaps
 
 
 NO_NUMBERS = Numbers()
@@ -105,6 +122,7 @@ class TableFile:
         header: bool = True,
         header_fix: str = "",
         missing: Sequence[str] = MISSING,
+        form: CellForm = FOUND,
     ) -> None:
         """Open a file without reading its rows.
 
@@ -114,12 +132,17 @@ class TableFile:
             header: Whether a CSV file names its columns in its first line. If not, they are called 1, 2, ...
             header_fix: What else a user can do about a file without such a line, for messages.
             missing: The texts that mean a missing value.
+            form: How the cells of a CSV file are written.
         """
         self.path = path
         self.header_fix = header_fix
         self._names = None if names is None else list(names)
         self._has_header = header and names is None
         self._missing = missing
+        self._form = form
+        # Of the file and of columns of dates, as `_find_forms` finds them in the first block.
+        self._decimal: str | None = form.decimal or "."
+        self._date_forms: dict[str, str] = {}
         self._index = index
         #: For each column read in 32 bits, the numbers of different values before and after rounding.
         self.rounded: dict[str, tuple[int, int]] = {}
@@ -134,8 +157,9 @@ class TableFile:
         begin = read_start(path, 4)
         if not begin:
             raise InputError(f"{path} is empty; add a first line with the names of the columns")
-        if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not self.is_parquet:
-            raise InputError(f"{path} is UTF-16 text; save it as UTF-8")
+        is_wide = begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        encoding = form.encoding or ("utf-16" if is_wide else "utf-8")
+        self._encoding = None if self.is_parquet or _is_utf8(encoding) else encoding
 
     @cached_property
     def columns(self) -> list[str]:
@@ -147,7 +171,7 @@ class TableFile:
             names = list(self.first_line)
             if not self._has_header:
                 return [str(number) for number in range(1, len(names) + 1)]
-            if _are_values(names):
+            if are_values(names):
                 raise InputError(
                     f"{self.path}: the first line has values (numbers or times) and no names; add a first "
                     f"line with the names of the columns{self.header_fix}"
@@ -192,10 +216,15 @@ class TableFile:
     ) -> "Iterator[tuple[int, dict[str, pa.Array], np.ndarray]]":
         """Read columns as `read` does, block by block, with the number of rows before each block."""
         names, start = list(dict.fromkeys((*times, *texts, *numbers.columns))), 0
-        for batch in self._parquet_batches(names) if self.is_parquet else self._csv_batches(names):
+        for batch in self._batches(names):
             self._check_size(start + batch.num_rows, len(names))
             values = {name: _decode(batch.column(name)) for name in names}
-            found = [self._numbers(values[name], name, start, numbers) for name in numbers.columns]
+            if not start:
+                self._find_forms(values, numbers)
+            try:
+                found = [self._numbers(values[name], name, start, numbers) for name in numbers.columns]
+            except InputError as error:
+                raise self._all_faults(numbers, error) from None
             # One column of large numbers makes the whole block float64 (`feature_numbers`).
             matrix = np.empty((batch.num_rows, len(found)), np.result_type(numbers.dtype, *found))
             for number, column in enumerate(found):
@@ -203,6 +232,61 @@ class TableFile:
             columns = {name: self._text(values[name], name, start) for name in texts}
             yield start, columns | {name: values[name] for name in times}, matrix
             start += batch.num_rows
+
+    def _batches(self, columns: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        return self._parquet_batches(columns) if self.is_parquet else self._csv_batches(columns)
+
+    def _find_forms(self, values: "dict[str, pa.Array]", numbers: Numbers) -> None:
+        """Find the decimal sign of the file and the form of each column of dates in its first block."""
+        import pyarrow as pa
+
+        written = {name: _given(x) for name, x in values.items() if pa.types.is_string(x.type)}
+        amounts = [written[name] for name in numbers.columns if name in written and name not in numbers.dates]
+        self._decimal = self._form.decimal or cell_forms.find_decimal(amounts)
+        for name in numbers.dates:
+            if name in written:
+                found = self._form.dates or cell_forms.find_date_format(written[name])
+                self._date_forms[name] = found or cell_forms.ISO
+
+    def _all_faults(self, numbers: Numbers, first: InputError) -> InputError:
+        """Build the error that counts the values of all columns that are no numbers; `first` is one of them.
+
+        It ends with the keys of a description that accept the columns.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        faults = {name: _Fault() for name in numbers.columns}
+        start = 0
+        for batch in self._batches(numbers.columns):
+            for name in numbers.columns:
+                values = _decode(batch.column(name))
+                given = _given(values) if pa.types.is_string(values.type) else values
+                if pa.types.is_string(values.type) or name in numbers.dates:
+                    wrong = pc.and_(pc.is_valid(given), pc.is_null(self._converted(given, name, numbers)))
+                    faults[name].add_texts(given, wrong, start)
+                if not numbers.allows_gaps(name):
+                    faults[name].gaps += given.null_count
+            start += batch.num_rows
+        found = {name: fault for name, fault in faults.items() if fault.count or fault.gaps}
+        if len(found) < 2 or not numbers.features:
+            counts = [fault.count + fault.gaps for fault in found.values()]
+            return InputError(f"{first} ({counts[0]:,} such values)") if counts > [1] else first
+        named = [
+            f"{name!r} ("
+            + ", ".join(
+                [f"{fault.count:,} such values, {self.place(fault.row)}: {brief(repr(fault.value))}"]
+                * (fault.count > 0)
+                + [f"{fault.gaps:,} empty"] * (fault.gaps > 0)
+            )
+            + ")"
+            for name, fault in list(found.items())[:_FAULTS]
+        ]
+        more = f", and {len(found) - _FAULTS:,} more" if len(found) > _FAULTS else ""
+        return InputError(
+            f"{self.path}: {len(found):,} columns have values that are no numbers: {', '.join(named)}{more}; "
+            f"{_keys_for(found)}"
+        )
 
     def _check_size(self, rows: int, columns: int) -> None:
         size, (available, _) = os.path.getsize(self.path), memory_bytes()
@@ -239,37 +323,47 @@ class TableFile:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        written = pa.types.is_string(values.type)
+        written, gaps = pa.types.is_string(values.type), kind.allows_gaps(column)
         if written:
-            values = pc.utf8_trim_whitespace(values)
-            gaps = pc.is_in(values, pa.array(MISSING))
-            if not kind.gaps:
-                words = pc.and_(gaps, pc.not_equal(values, ""))
-                self.refuse_where(
-                    words, column, "means a missing value", "fill it in, or drop the row", values, start
-                )
-            values = pc.if_else(gaps, None, values)
-        if not kind.gaps:
-            self.refuse_where(
-                pc.is_null(values), column, "is empty", "fill it in, or drop the row", start=start
-            )
+            given = _given(values)
+            if not gaps:
+                words = pc.and_(pc.is_null(given), pc.not_equal(pc.utf8_trim_whitespace(values), ""))
+                self.refuse_where(words, column, "means a missing value", _fill(kind), values, start)
+            values = given
+        if not gaps:
+            self.refuse_where(pc.is_null(values), column, "is empty", _fill(kind), start=start)
         fix = f"encode it as numbers, or {kind.without}"
+        if kind.features:
+            fix = f"list the column under 'categorical' or 'dates' if it has such values, or {kind.without}"
+        if column in kind.dates:
+            fix = "state the form of its dates ('date_format'), as in '%d/%m/%Y'"
         try:
-            numbers = values.cast(pa.float64(), safe=False)
+            numbers = self._converted(values, column, kind)
         except pa.ArrowException:
-            if not written:
-                raise InputError(
-                    f"{self.path}, column {column!r} has type {values.type}, and numbers are expected; {fix}"
-                ) from None
-            bad = first_that_fails(values, lambda part: part.cast(pa.float64()))
-            value = values[bad].as_py()
-            if _LOCAL_NUMBER.fullmatch(value):
-                fix = "write numbers with a decimal point and without separators of thousands, as in 1234.5"
-            self.refuse(start + bad, column, value, "is no number", fix)
+            raise InputError(
+                f"{self.path}, column {column!r} has type {values.type}, and numbers are expected; {fix}"
+            ) from None
+        wrong = pc.and_(pc.is_valid(values), pc.is_null(numbers))
+        if pc.any(wrong).as_py():
+            row = pc.index(wrong, True).as_py()
+            value = values[row].as_py()
+            if column in kind.dates:
+                self.refuse(
+                    start + row, column, value, "is no date of the form " + self._date_forms[column], fix
+                )
+            if (
+                self._decimal is None
+                and pc.any(cell_forms.matches(values.slice(row, 1), r"^[-+]?[\d,]+$")).as_py()
+            ):
+                fix = (
+                    "write 'decimal: \",\"' in the description if the comma is the decimal sign, or "
+                    "'decimal: \".\"' if it separates thousands"
+                )
+            self.refuse(start + row, column, value, "is no number", fix)
         with np.errstate(over="ignore"):  # a value outside float32 becomes infinite, which is refused below
             result: np.ndarray = np.asarray(numbers).astype(kind.dtype)
         self.refuse_where(
-            np.isinf(result) if kind.gaps else ~np.isfinite(result), column,
+            np.isinf(result) if gaps else ~np.isfinite(result), column,
             "is no finite number" + (" (in 32 bits)" if kind.dtype is np.float32 else ""),
             "fill it in, or drop the row", values, start,
         )  # fmt: skip
@@ -281,6 +375,26 @@ class TableFile:
                 return stored
         return result
 
+    def _converted(self, values: "pa.Array", column: str, kind: Numbers) -> "pa.Array":
+        """Convert a block of a column to float64, null for a text that is no number or date.
+
+        Raises ArrowException for a type that has no numbers.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if column in kind.dates:
+            return cell_forms.days_of(values, self._date_forms.get(column, cell_forms.ISO))
+        if not pa.types.is_string(values.type):
+            return values.cast(pa.float64(), safe=False)
+        if self._decimal == ",":
+            values = cell_forms.decimal_texts(values, ",")
+        with contextlib.suppress(pa.ArrowException):
+            return values.cast(pa.float64())
+        if self._decimal == ".":
+            values = cell_forms.decimal_texts(values, ".")
+        return pc.if_else(cell_forms.matches(values, _ARROW_NUMBER), values, None).cast(pa.float64())
+
     def refuse_where(
         self,
         wrong: "Values",
@@ -289,18 +403,21 @@ class TableFile:
         fix: str,
         values: "Values | None" = None,
         start: int = 0,
+        count: int = 1,
     ) -> None:
         """Raise an InputError for the first row for which `wrong` is True.
 
         `start` is the number of rows before it, and `values` are shown in the message, after which `what` is
-        wrong.
+        wrong. A `count` above 1 is the number of such rows.
         """
         import pyarrow.compute as pc
 
         row = pc.index(_arrow(wrong), True).as_py()
         if row >= 0:
             value = None if values is None else _arrow(values)[row].as_py()
-            self.refuse(start + row, column, value, what, fix)
+            self.refuse(
+                start + row, column, value, what, fix + (f" ({count:,} such rows)" if count > 1 else "")
+            )
 
     def refuse_others(
         self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str, start: int = 0
@@ -398,10 +515,26 @@ class TableFile:
 
     @property
     def _packed(self) -> bool:
-        return self.path.name.lower().endswith(".gz")
+        return self._encoding is None and self.path.name.lower().endswith(".gz")
+
+    @cached_property
+    def _text_path(self) -> Path:
+        """The file, or a temporary copy in UTF-8 of a file in another encoding."""
+        if self._encoding is None:
+            return self.path
+        packed = self.path.name.lower().endswith(".gz")
+        try:
+            with self.path.open("rb") as file:
+                source: IO[bytes] = gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[assignment]
+                copy = cell_forms.to_utf8(source, self._encoding, self.path)
+        except (OSError, EOFError) as error:
+            raise InputError(f"{self.path} cannot be read: {brief(error)}") from None
+        weakref.finalize(self, copy.unlink, missing_ok=True)
+        return copy
 
     def _open(self) -> IO[bytes]:
-        file: IO[bytes] = gzip.GzipFile(self.path) if self._packed else self.path.open("rb")  # type: ignore[assignment]
+        path = self._text_path
+        file: IO[bytes] = gzip.GzipFile(path) if self._packed else path.open("rb")  # type: ignore[assignment]
         return file
 
     def _arrow_stream(self) -> "pa.NativeFile":
@@ -412,7 +545,7 @@ class TableFile:
         """
         import pyarrow as pa
 
-        file = pa.OSFile(str(self.path), "rb")
+        file = pa.OSFile(str(self._text_path), "rb")
         return pa.CompressedInputStream(file, "gzip") if self._packed else file
 
     @cached_property
@@ -430,7 +563,7 @@ class TableFile:
         before = 0
         while before < len(lines) and (not lines[before].strip() or lines[before].startswith("#")):
             before += 1
-        delimiter, width = _find_delimiter(lines[before:])
+        delimiter, width = _find_delimiter(lines[before:], self._form.separator, self.path)
         if self._has_header and before and width > 1 and lines[before - 1].startswith("#"):
             names = lines[before - 1].lstrip("#").strip()  # the last comment may be the names of the columns
             if len(_first_records([names], delimiter)[0]) == width:
@@ -463,6 +596,10 @@ class TableFile:
         sizes = [len(line.encode("utf-8", "surrogateescape")) for line in lines[:end]]
         skipped = end if self._has_header else before
         return _Layout(delimiter, [value.strip() for value in first], skipped, marked + sum(sizes[:skipped]))
+
+    @property
+    def separator(self) -> str:
+        return self._layout.delimiter
 
     @property
     def first_line(self) -> list[str]:
@@ -524,9 +661,9 @@ class TableFile:
                 except UnicodeDecodeError as error:
                     return InputError(
                         f"{self.path}, line {number}: byte {error.start + 1} is not UTF-8 "
-                        f"(0x{line[error.start]:02x}); save the file as UTF-8"
+                        f"(0x{line[error.start]:02x}); {_ENCODING_FIX}"
                     )
-        return InputError(f"{self.path} is not UTF-8; save the file as UTF-8")
+        return InputError(f"{self.path} is not UTF-8; {_ENCODING_FIX}")
 
 
 def first_that_fails(values: "pa.Array | pa.ChunkedArray", convert: Callable[["pa.Array"], object]) -> int:
@@ -569,18 +706,112 @@ def _first_records(lines: Iterable[str], delimiter: str) -> list[list[str]]:
     return records
 
 
-def _find_delimiter(lines: Sequence[str]) -> tuple[str, int]:
+@dataclass
+class _Fault:
+    """The faults of a column: values that are no numbers (the first is in `row`), and gaps.
+
+    `is_date` and `texts` say what the values may be; `texts` has at most `MAX_CATEGORIES` + 1 of them.
+    """
+
+    count: int = 0
+    gaps: int = 0
+    row: int = 0
+    value: object = None
+    is_date: bool = True
+    texts: set[object] = field(default_factory=set)
+
+    def add_texts(self, given: "pa.Array", wrong: "pa.Array", start: int) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pc.sum(wrong).as_py() or 0
+        if found and not self.count:
+            self.row = start + pc.index(wrong, True).as_py()
+            self.value = given[self.row - start].as_py()
+        self.count += found
+        if found and pa.types.is_string(given.type):
+            self.is_date = self.is_date and cell_forms.find_date_format(given) is not None
+            if len(self.texts) <= MAX_CATEGORIES:
+                self.texts |= {*given.unique().to_pylist()[: MAX_CATEGORIES + 1]}
+
+
+def _keys_for(faults: "dict[str, _Fault]") -> str:
+    """Write the lines of a description that accept columns with faults."""
+    dates = [name for name, fault in faults.items() if fault.count and fault.is_date]
+    texts = [name for name, fault in faults.items() if fault.count and not fault.is_date]
+    few = [name for name in texts if len(faults[name].texts) <= MAX_CATEGORIES]
+    many = [name for name in texts if name not in few]
+    lines = [
+        f"'{key}: [{', '.join(map(shown_in_yaml, names))}]'"
+        for key, names in (("dates", dates), ("categorical", few))
+        if names
+    ]
+    lines += ["'missing: mean'"] if any(fault.gaps for fault in faults.values()) else []
+    fix = f"add to the description {', '.join(lines)}" if lines else ""
+    if many:
+        fix += f"{', and ' if fix else ''}leave out {', '.join(map(repr, many[:_FAULTS]))} with 'features'"
+    return fix
+
+
+def shown_in_yaml(name: str) -> str:
+    """Write a name as YAML reads it back, with quotes where it needs them."""
+    return (
+        name
+        if re.fullmatch(r"[A-Za-z_][\w ]*\w|[A-Za-z_]", name) and name.lower() not in _YAML_WORDS
+        else json.dumps(name, ensure_ascii=False)
+    )
+
+
+def _fill(kind: Numbers) -> str:
+    return "fill it in, or drop the row" + (
+        ", or write 'missing: mean' in the description" if kind.features else ""
+    )
+
+
+def _given(texts: "pa.Array") -> "pa.Array":
+    """Trim texts, and replace the words for a missing value by null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pc.utf8_trim_whitespace(texts)
+    return pc.if_else(pc.is_in(texts, pa.array(MISSING)), None, texts)
+
+
+def _is_utf8(encoding: str) -> bool:
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
+
+
+def _find_delimiter(lines: Sequence[str], stated: str | None, path: Path) -> tuple[str, int]:
     """Find the separator that splits the first rows alike and into most values, and their number."""
-    best, found = (False, 0), (",", 1)
+    if stated is not None:
+        records = _first_records(lines, stated)
+        return stated, len(records[0]) if records else 0
+    best, found, even = (False, 0), (",", 1), set[str]()
     for delimiter in ",;\t ":
         records = _first_records(lines, delimiter)
         width = len(records[0]) if records else 0
         is_even = width > 1 and all(len(record) == width for record in records)
-        if delimiter == " " and not (is_even and best[1] < 2 and _are_values(records[-1])):
+        if delimiter == " " and not (is_even and best[1] < 2 and are_values(records[-1])):
             continue  # a text may have blanks
+        even |= {delimiter} if is_even and _keeps_quotes(lines, delimiter) else set()
         if (is_even, width) > best:
             best, found = (is_even, width), (delimiter, width)
+    if len(even) > 1:
+        raise InputError(
+            f"{path}: {' and '.join(map(repr, sorted(even)))} both split the first lines into equally many "
+            f"values; state the separator in the description, as in 'separator: \"{found[0]}\"'"
+        )
     return found
+
+
+def _keeps_quotes(lines: Iterable[str], delimiter: str) -> bool:
+    """Decide whether every closing quotation mark of the first rows is at the end of a value."""
+    try:
+        for _ in zip(range(_SAMPLED), csv.reader(lines, delimiter=delimiter, strict=True), strict=False):
+            pass
+    except csv.Error as error:
+        return "expected after" not in str(error)
+    return True
 
 
 def is_number(text: str) -> bool:
@@ -588,7 +819,7 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
-def _are_values(first: Sequence[str]) -> bool:
+def are_values(first: Sequence[str]) -> bool:
     """Decide whether a first line has numbers and times only, and so no names of columns.
 
     The numbers of four or more columns in order, from 0 or 1, are names that programs give.

@@ -51,12 +51,8 @@ from graphfed.federation.secure.aggregation import (
     messages,
     protected_sum,
 )
-from graphfed.federation.series import SensorData, TaskData
 from graphfed.federation.transfer import describe_value
-from graphfed.methods.base import Method, Task
 from graphfed.methods.parts import sum_protection
-from graphfed.methods.settings import value
-from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.sparse import SparseMatrix
 
 #: Positions are counted in this fraction of the scale: quarters.
@@ -117,12 +113,14 @@ class Scaling:
             or the number of clients if each has its own.
         scale: [G, F].
         as_dense: Whether the scaled features are stored densely, because few zeros are left.
+        linear: Whether features become (x - center) / scale, without asinh; both are float64 then.
         edges: The scaling of the attributes of edges; None if they are not scaled.
     """
 
     center: Tensor
     scale: Tensor
     as_dense: bool
+    linear: bool = False
     edges: "Scaling | None" = None
 
 
@@ -158,7 +156,7 @@ def count_magnitudes(cohort: Cohort) -> Sums:
         values = cohort.x[row, column]
     # [K, F] as one index, so that a single scatter sums over clients and features.
     cell = cohort.client[row] * width + column
-    found, exponent = _exponents(values)
+    found, exponent = exponents(values)
     zeros = torch.zeros(k * width, dtype=torch.int64, device=cell.device)
     return {
         "count": zeros.index_add(0, cell, weight[row] * found).view(k, width),
@@ -184,15 +182,15 @@ def count_positions(columns: Columns, units: Sums) -> Sums:
     position = distance / _of_row(units["scale"], columns.client) * GRID
     # Outliers must not move the centre far.
     position = position.round().clamp(-REACH * GRID, REACH * GRID).long()
-    return {"position": _sum_by_client(position, columns)}
+    return {"position": sum_by_client(position, columns)}
 
 
 def count_distances(columns: Columns, units: Sums) -> Sums:
     """Count every client's values other than the centre and add up the exponents of their distances: "count"
     and "exponent" [K, D] int64.
     """
-    found, exponent = _exponents(_distance(columns.x, _of_row(units["center"], columns.client)))
-    return {"count": _sum_by_client(found, columns), "exponent": _sum_by_client(exponent, columns)}
+    found, exponent = exponents(_distance(columns.x, _of_row(units["center"], columns.client)))
+    return {"count": sum_by_client(found, columns), "exponent": sum_by_client(exponent, columns)}
 
 
 def encode_sums(sums: Sums) -> Sums:
@@ -220,7 +218,8 @@ def edges_as_rows(cohort: Cohort) -> Cohort:
 
 def scale_rows(x: Tensor, scaling: Scaling, client: Tensor) -> Tensor:
     """Scale dense features [n, F] of the nodes of clients [n]."""
-    return _scaled(x, _of_row(scaling.center, client), _of_row(scaling.scale, client))
+    of_rows = _of_row(scaling.center, client), _of_row(scaling.scale, client)
+    return (_linear if scaling.linear else _scaled)(x, *of_rows)
 
 
 def apply_scaling(cohort: Cohort, scaling: Scaling) -> Cohort:
@@ -275,14 +274,6 @@ def _scale_rows(cohort: Cohort, scaling: Scaling) -> Cohort:
         x.shape,
     )
     return replace(cohort, x=matrix)
-
-
-def scale_alone(cohort: Cohort, with_edges: bool) -> tuple[Cohort, Scaling]:
-    """Scale every client's features, and attributes of edges if asked, by its own data; nothing is sent."""
-    scaling = own_scaling(cohort)
-    if with_edges:
-        scaling = replace(scaling, edges=own_scaling(edges_as_rows(cohort)))
-    return apply_scaling(cohort, scaling), scaling
 
 
 def own_scaling(cohort: Cohort) -> Scaling:
@@ -376,7 +367,8 @@ def finish_agreement(agreement: Sums) -> Scaling:
 
 def to_message(scaling: Scaling) -> Sums:
     storage = torch.tensor([int(scaling.as_dense)], device=scaling.center.device)
-    message = {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage}
+    linear = {"linear": torch.ones_like(storage)} if scaling.linear else {}
+    message = {"center": scaling.center[0], "scale": scaling.scale[0], "as_dense": storage, **linear}
     of_edges = {} if scaling.edges is None else to_message(scaling.edges)
     return message | {EDGES + name: value for name, value in of_edges.items()}
 
@@ -384,7 +376,8 @@ def to_message(scaling: Scaling) -> Sums:
 def from_message(message: Sums) -> Scaling:
     of_edges = {name.removeprefix(EDGES): value for name, value in message.items() if name.startswith(EDGES)}
     edges = from_message(of_edges) if of_edges else None
-    return Scaling(message["center"][None], message["scale"][None], bool(message["as_dense"].any()), edges)
+    as_dense = bool(message["as_dense"].any())
+    return Scaling(message["center"][None], message["scale"][None], as_dense, "linear" in message, edges)
 
 
 def with_edges(scaling: Scaling, edges: Scaling) -> Scaling:
@@ -447,35 +440,10 @@ SUMS = SumForm(sum_over_clients, encode_sums, like_sums, decode_sums)
 # ---- the program over places -------------------------------------------------------------------------------
 
 
-def scale_features(
-    fed: Federation, data: TaskData, method: Method, config: object, task: Task
-) -> tuple[TaskData, Located | None]:
-    """Scale the features of every client as the setting `features` says; `SensorData` has no features.
-
-    The second result is the `Scaling` at the clients; None if features are not scaled or every client has a
-    scaling of its own.
-    """
-    if isinstance(data, SensorData) or value(config, "features") != "scaled":
-        return data, None
-    backbone = value(config, "backbone")
-    reads_edges = task.edge_features > 0 and backbone in BACKBONES and BACKBONES[backbone].directed
-    # Where nothing may be sent, clients cannot agree.
-    if method.pooled or (method.personal and not method.sends.messages):
-        scaled, alone = fed.clients.run(scale_alone, data, reads_edges, outputs=2)
-        return scaled, alone if method.pooled else None
-    with fed.phase("setup", round_number=0):
-        scaling = fed.clients.run(from_message, _agree(fed, data, config, task.num_features, OF_NODES))
-        if reads_edges:
-            rows = fed.clients.run(edges_as_rows, data)
-            agreed = _agree(fed, rows, config, task.edge_features, OF_EDGES)
-            scaling = fed.clients.run(with_edges, scaling, fed.clients.run(from_message, agreed))
-    return fed.clients.run(apply_scaling, data, scaling), scaling
-
-
-def _agree(
-    fed: Federation, data: Located, config: object, num_features: int, names: TransferNames
+def agree_on_scales(
+    fed: Federation, data: Located, config: object, num_features: int, names: TransferNames = OF_NODES
 ) -> Located:
-    """Agree on a scaling; returns `to_message` of it at the clients."""
+    """Agree on a scaling; returns it at the clients."""
 
     def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
         """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
@@ -524,7 +492,7 @@ def _agree(
         "scale": TensorForm(kind, (num_features,)),
         "as_dense": TensorForm(torch.int64, (1,)),
     }
-    return fed.broadcast(result, name=names.scaling, grad=False, like=message)
+    return fed.clients.run(from_message, fed.broadcast(result, name=names.scaling, grad=False, like=message))
 
 
 def plan_columns(agreement: Sums) -> dict[str, Any]:
@@ -535,7 +503,7 @@ def plan_columns(agreement: Sums) -> dict[str, Any]:
 # ---- arithmetic --------------------------------------------------------------------------------------------
 
 
-def _exponents(x: Tensor) -> tuple[Tensor, Tensor]:
+def exponents(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return which values are not zero, int64, and floor(log2 |x|) of these (otherwise 0), int64; exact."""
     found = (x != 0).long()
     # frexp reads the exponent of the number, so no logarithm is rounded; its mantissa is in [1/2, 1).
@@ -571,12 +539,16 @@ def _scaled(x: Tensor, center: Tensor, scale: Tensor) -> Tensor:
     return torch.asinh(distance / scale) / one
 
 
+def _linear(x: Tensor, center: Tensor, scale: Tensor) -> Tensor:
+    return ((x.double() - center) / scale).to(torch.get_default_dtype())
+
+
 def _of_row(of_group: Tensor, group: Tensor) -> Tensor:
     """Return the row of every node's group: [1, D], or [n, D]."""
     return of_group if len(of_group) == 1 else of_group[group]
 
 
-def _sum_by_client(x: Tensor, columns: Columns) -> Tensor:
+def sum_by_client(x: Tensor, columns: Columns) -> Tensor:
     """Add up whole numbers [n, D] with their weights for each client, [K, D]."""
     sums = torch.zeros(columns.num_clients, x.shape[1], dtype=torch.int64, device=x.device)
     return sums.index_add_(0, columns.client, x * columns.weight[:, None])
@@ -597,7 +569,7 @@ def _dense_columns(x: Tensor | SparseMatrix | None, columns: Tensor) -> Tensor:
 
 # ---- storage -----------------------------------------------------------------------------------------------
 
-#: The arrays of a shared scaling in a model's file.
+#: The arrays that every shared scaling has in a model's file.
 ARRAYS = ("feature_scaling.center", "feature_scaling.scale", "feature_scaling.as_dense")
 #: What the names of the scaling of edges begin with, if there is one.
 EDGES = "edge_"
@@ -612,7 +584,7 @@ def scaling_from(arrays: Any, device: torch.device | str) -> Scaling | None:
     """Read the scaling from the arrays of a model's file; None if the model has none."""
     if not all(name in arrays for name in ARRAYS):
         return None
-    kept = [name for name in (*ARRAYS, *EDGE_ARRAYS) if name in arrays]
+    kept = [name for name in (*ARRAYS, "feature_scaling.linear", *EDGE_ARRAYS) if name in arrays]
     found = {name.partition(".")[2]: torch.from_numpy(arrays[name]).to(device) for name in kept}
     return from_message(found)
 

@@ -59,16 +59,17 @@ def as_configured(cohort: Cohort, config: object) -> Cohort:
     """Return a client's data as a run uses it.
 
     Returns:
-        The cohort. With features=scaled its features keep their dtype until they are scaled; otherwise they
-        have torch's default dtype, and with features=unit length 1.
+        The cohort. With features=scaled or features=robust its features keep their dtype until they are
+        scaled; otherwise they have torch's default dtype, and with features=unit length 1, as soon as they
+        have no gaps.
     """
     features = value(config, "features", "scaled")
     # Scaling subtracts large centres in float64, so it must see the numbers as they were read.
-    if features == "scaled":
+    if features in ("scaled", "robust"):
         return cohort
     if isinstance(cohort.x, Tensor):
         cohort = replace(cohort, x=cohort.x.to(torch.get_default_dtype()))
-    return with_unit_features(cohort) if features == "unit" else cohort
+    return with_unit_features(cohort) if features == "unit" and not cohort.filled else cohort
 
 
 def own_view(cohort: Cohort) -> View:

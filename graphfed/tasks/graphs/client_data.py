@@ -30,6 +30,14 @@ from graphfed.data.graphs.graph import undirected
 from graphfed.data.graphs.node_ids import node_ids
 from graphfed.data.graphs.splits import hashed_parts
 from graphfed.data.texts import class_remarks
+from graphfed.data.user_files.feature_encoding import (
+    Columns,
+    Encoding,
+    encode,
+    filled_features,
+    observe,
+    stack,
+)
 from graphfed.data.user_files.graph_description import Description, at_client, describe_file
 from graphfed.data.user_files.graph_tables import (
     BETWEEN,
@@ -57,6 +65,8 @@ class ClientData:
 
     Attributes:
         schema: The description of the data that the site may send to others.
+        columns: The N rows of the columns of the site's tables that are features; None for an exported
+            cohort.
         ids: The user's node ids, a pyarrow array of N texts; None for an exported cohort of a graph without
             ids. They never leave the site and are used for its own predictions.
         dropped: Descriptions of the data in the files that was not used.
@@ -66,6 +76,7 @@ class ClientData:
     cohort: Cohort
     schema: Schema
     ids: "pa.Array | None" = None
+    columns: Columns | None = None
     dropped: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -105,6 +116,15 @@ def read_client(
         f"{path} is no file of a client; give the description of its tables (.yaml), or a cohort file "
         "(.safetensors) that 'graphfed data export' wrote"
     )
+
+
+def encode_client(data: ClientData, encoding: Encoding) -> ClientData:
+    """Give a site's data the features that all sites agreed on; an exported cohort has them already."""
+    if data.columns is None:
+        return data
+    x = torch.from_numpy(np.ascontiguousarray(encode(data.columns, encoding)))
+    filled = filled_features(data.columns.names, encoding, data.columns.rules)
+    return replace(data, cohort=replace(data.cohort, x=x, filled=filled))
 
 
 def make_client_cohort(
@@ -179,6 +199,7 @@ def _read_exported(path: Path, roster: Sequence[str], client: str) -> ClientData
             parts="exported",
             edge_features=("",) * (0 if cohort.directed is None else cohort.directed.num_attributes),
             directed=cohort.directed is not None and not cohort.directed.is_symmetric,
+            filled=cohort.filled,
         ),
         pa.array(names.nodes) if names.nodes else None,
     )
@@ -221,6 +242,7 @@ class _Rows:
     ids: "pa.Array"
     label: "pa.Array"
     x: np.ndarray
+    columns: Columns
     part: np.ndarray | None
     ends: np.ndarray
     remote_client: np.ndarray
@@ -248,6 +270,8 @@ def _read_tables(
     # A node without a label is in no part.
     part = np.where(y >= 0, part, 3)
     ids, count_edges = "id" if description.source_client is None else "client and id", _count_edges(rows)
+    columns = rows.columns.take(order)
+    encoding = observe(columns)
     directed = directed_edges(description, rows.ends, rows.listed, len(number), count_edges)
     cohort = _cohort(rows, number, order, y, part, len(class_names), description)
     if directed is not None:
@@ -263,11 +287,22 @@ def _read_tables(
             rows.weight is not None,
             ids,
             parts,
+            columns.rules,
+            encoding.categories,
+            encoding.gaps,
+            (),
             () if directed is None else directed.names,
             description.directed,
         ),
         rows.ids.take(order),
-        dropped_by(description, [rows.ends], len(number), count_edges),
+        columns,
+        dropped_by(
+            description,
+            [rows.ends],
+            len(number),
+            count_edges,
+            sum(tables.unknown for _, tables in read),
+        ),
         (*class_remarks(class_names, y), *(remark for _, tables in read for remark in tables.remarks)),
     )
 
@@ -394,12 +429,14 @@ def _stacked(read: Sequence[tuple[str, Tables]], roster: Sequence[str]) -> _Rows
         ends.append(table.ends.astype(np.int64) + offset)
     remote = [key for table in tables for key in table.remote.to_pylist()]
     first = tables[0]  # all tables have the same columns
+    columns = stack([table.columns for table in tables if table.columns is not None])
     return _Rows(
         client=np.concatenate(client).astype(np.int64),
         texts=[*(key for table in tables for key in table.keys.to_pylist()), *remote],
         ids=pa.concat_arrays([table.ids for table in tables]),
         label=None if first.label is None else pa.concat_arrays([table.label for table in tables]),
-        x=np.concatenate([table.x for table in tables]),
+        x=encode(columns, observe(columns)),
+        columns=columns,
         part=None
         if first.part is None
         else np.concatenate([table.part for table in tables if table.part is not None]),

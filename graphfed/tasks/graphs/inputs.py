@@ -16,6 +16,7 @@ from graphfed.data.partitions.partition import partition as make_partition
 from graphfed.errors import InputError
 from graphfed.files import JsonObject
 from graphfed.methods.base import Task
+from graphfed.methods.common.feature_gaps import check_gaps
 from graphfed.methods.common.sizes import CHECKPOINT_BYTES, GraphExtent, network_numbers, num_moments
 from graphfed.methods.settings import value
 from graphfed.tasks.inputs import Inputs, OnStage, load_once
@@ -36,7 +37,8 @@ class GraphInputs(Inputs):
     """The inputs of a task on graphs.
 
     In link prediction `graph` has the training edges only. `unread` describes the unused keys of the data's
-    description (`DataSource.dropped`), and `unused` what the network does not use of the edges.
+    description (`DataSource.dropped`), `unused` what the network does not use of the edges, and
+    `unknown_values` those that a trained model does not know.
     """
 
     graph: Graph
@@ -44,6 +46,7 @@ class GraphInputs(Inputs):
     partition: Partition
     unread: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    unknown_values: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -76,15 +79,16 @@ class GraphInputs(Inputs):
         return self.partition.num_clients
 
     def task(self, name: str) -> Task:
-        edges = self.graph.directed
-        if edges is None:
-            return Task(self.graph.num_features, self.graph.num_classes, name)
-        return Task(
-            self.graph.num_features, self.graph.num_classes, name, len(edges.names), not edges.symmetric
-        )
+        graph = self.graph
+        task = Task(graph.num_features, graph.num_classes, name, graph.filled)
+        if graph.directed is None:
+            return task
+        edges = graph.directed
+        return replace(task, edge_features=len(edges.names), directed=not edges.symmetric)
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
+        check_gaps(self.graph.filled, config.method)
         held = np.bincount(self.partition.held_node, minlength=self.graph.num_nodes)
         if config.method.requires.disjoint and held.max() > 1:
             node = self.graph.node_name(int(held.argmax()))
@@ -132,6 +136,8 @@ class GraphInputs(Inputs):
                 "classes": graph.num_classes,
                 "class_names": graph.class_names,
                 "feature_names": graph.feature_names,
+                "filled": list(graph.filled),
+                "categories": {name: list(names) for name, names in graph.categories.items()},
                 "edge_weights": graph.edge_weight is not None,
                 "edge_features": () if graph.directed is None else graph.directed.names,
                 "directed": graph.directed is not None and not graph.directed.symmetric,
@@ -186,7 +192,8 @@ class GraphInputs(Inputs):
         """Count the parts of the data on which the size of a checkpoint depends."""
         graph, trained_on, x = self.graph, self.trained_on(config), self.graph.x
         pairs = trained_on.num_clients * graph.num_features
-        if x is not None and not isinstance(x, np.ndarray):
+        # features=robust stores all features densely.
+        if x is not None and not isinstance(x, np.ndarray) and config.settings.inputs.features != "robust":
             alone = config.method.personal and not config.method.sends.messages
             centred = config.settings.inputs.features == "scaled"
             pairs = _stored_pairs(x.tocsr(), trained_on, alone=alone, centred=centred)

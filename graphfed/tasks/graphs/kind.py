@@ -12,6 +12,13 @@ import numpy as np
 import torch
 
 from graphfed.data.dropped import in_one_line
+from graphfed.data.user_files.feature_encoding import (
+    NOTHING,
+    Encoding,
+    feature_names,
+    filled_features,
+    merge,
+)
 from graphfed.federation import CLIENTS, Federation, Located
 from graphfed.federation.cohort import Cohort, cohort_arrays, load_cohort, save_cohort
 from graphfed.federation.secure.protection import needs_parts
@@ -19,7 +26,7 @@ from graphfed.files import JsonObject
 from graphfed.methods.base import Method, Task
 from graphfed.methods.parts import sum_protection
 from graphfed.tasks.evaluation import Predicted
-from graphfed.tasks.graphs.client_data import ClientData, make_client_cohort, read_client
+from graphfed.tasks.graphs.client_data import ClientData, encode_client, make_client_cohort, read_client
 from graphfed.tasks.graphs.node_table import class_probabilities, named
 from graphfed.tasks.graphs.schema import Schema, compare_schemas
 from graphfed.tasks.kind import DataKind
@@ -60,18 +67,39 @@ class GraphKind(DataKind[ClientData, Cohort, None, None]):
         compare_schemas(schemas)
         # `compare_schemas` has refused schemas that differ.
         first = next(iter(schemas.values()))
-        return {
-            "num_features": len(first.feature_names),
+        encoding = merge(schema.encoding for schema in schemas.values())
+        filled = first.filled or filled_features(first.feature_names, encoding, first.rules)
+        features = feature_names(first.feature_names, encoding, first.rules)
+        agreed: JsonObject = {
+            "num_features": len(features),
             "num_classes": len(first.class_names),
             "owners_known": first.owners_known,
             "edge_features": len(first.edge_features),
             "directed": first.directed,
         }
+        if filled or encoding != NOTHING:
+            categories = {column: list(names) for column, names in encoding.categories.items()}
+            agreed |= {"categories": categories, "gaps": list(encoding.gaps), "filled": list(filled)}
+        return agreed
+
+    def expected(self, schema: JsonObject, agreed: JsonObject) -> JsonObject:
+        # Other sites may have more categories and gaps than this one, but none of its own may be left out.
+        own = Schema.from_json(schema, "the schema of the site")
+        stated: JsonObject = {key: agreed[key] for key in ("categories", "gaps") if key in agreed}
+        widened = Schema.from_json(schema | stated, "what the server sent")
+        together = merge([own.encoding, widened.encoding])
+        return self.agree({"the site": (widened if together == widened.encoding else own).to_json()}, None)
+
+    def with_agreed(self, own: ClientData, agreed: JsonObject) -> ClientData:
+        stated: dict[str, list[str]] = agreed.get("categories", {})
+        categories = {column: tuple(names) for column, names in stated.items()}
+        return encode_client(own, Encoding(categories, tuple(agreed.get("gaps", ()))))
 
     def task(self, agreed: JsonObject) -> Task:
         return Task(
             agreed["num_features"],
             agreed["num_classes"],
+            filled=tuple(agreed.get("filled", ())),
             edge_features=agreed["edge_features"],
             directed=agreed["directed"],
         )

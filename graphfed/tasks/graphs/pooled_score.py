@@ -7,7 +7,7 @@ from graphfed.federation.cohort import make_cohort
 from graphfed.federation.functions import sum_over_clients
 from graphfed.federation.payload import tensors_in
 from graphfed.methods.base import Method
-from graphfed.methods.common import feature_scaling
+from graphfed.methods.common.feature_transform import Transform, apply_transform
 from graphfed.methods.common.local_training import as_configured, own_view, predict_shared, prepare
 from graphfed.nn.backbones import Weights
 from graphfed.tasks.graphs.inputs import pooled_partition
@@ -27,7 +27,7 @@ def pooled_score(
     split: Split,
     weights: Weights,
     config: Any,
-    scaling: feature_scaling.Scaling | None,
+    transform: Transform,
 ) -> dict[str, float]:
     """Score a shared model on the test nodes of the whole graph, with all cross-client edges.
 
@@ -35,8 +35,7 @@ def pooled_score(
     """
     cohort = make_cohort(graph, split, pooled_partition(graph), [0], device=tensors_in(weights)[0].device)
     cohort = as_configured(cohort, config)
-    if scaling is not None:
-        cohort = feature_scaling.apply_scaling(cohort, scaling)
+    cohort = apply_transform(cohort, transform, config)
     prepared = prepare(cohort, own_view(cohort), None, config, personal=False)
     # As in training, from the counts of all validation nodes.
     selection = choose_selection(sum_over_clients(count_classes(cohort, "val")), config.selection.select)

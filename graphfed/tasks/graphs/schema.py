@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from graphfed.data.user_files.feature_encoding import RULES, Encoding
 from graphfed.errors import InputError, shown
 from graphfed.files import JsonObject
 
@@ -10,7 +11,6 @@ from graphfed.files import JsonObject
 IDS = ("id", "client and id", "exported")
 PARTS = ("column", "hash", "exported")
 #: The fields that are lists of names.
-LISTS = ("feature_names", "class_names", "edge_features")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +22,16 @@ class Schema:
     classes occurs at the site.
 
     Attributes:
-        feature_names: The names of the F features, "" if unknown.
+        feature_names: The names of the F features, "" if unknown; of a site's own tables, the names of the
+            columns.
         class_names: The names of the C classes, "" if unknown.
         ids: What identifies a node, one of IDS.
         parts: What determines a node's part of the split, one of PARTS. `ids` and `parts` are both "exported"
             for a cohort file that `graphfed data export` wrote.
+        rules: What an empty cell becomes, for each column in which it is allowed.
+        categories, gaps: What the site's tables have of the `Encoding` of all sites: the categories of each
+            categorical column that occur at the site, and the columns of numbers with an empty cell.
+        filled: The features of an exported cohort file that have gaps (`Graph.filled`).
         edge_features: The names of the D attributes of edges, "" if unknown.
         directed: Whether edges have a direction that networks can read.
     """
@@ -36,8 +41,16 @@ class Schema:
     weighted: bool
     ids: str
     parts: str
+    rules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    categories: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    gaps: tuple[str, ...] = ()
+    filled: tuple[int, ...] = ()
     edge_features: tuple[str, ...] = ()
     directed: bool = False
+
+    @property
+    def encoding(self) -> Encoding:
+        return Encoding(self.categories, self.gaps)
 
     @property
     def exported(self) -> bool:
@@ -53,7 +66,11 @@ class Schema:
         return self.ids in ("exported", "client and id")
 
     def to_json(self) -> JsonObject:
-        return dataclasses.asdict(self) | {name: list(getattr(self, name)) for name in LISTS}
+        return dataclasses.asdict(self) | {
+            **{name: list(getattr(self, name)) for name in _LISTS},
+            "rules": dict(self.rules),
+            "categories": {column: list(names) for column, names in self.categories.items()},
+        }
 
     @staticmethod
     def from_json(content: object, origin: str = "the schema") -> "Schema":
@@ -63,10 +80,21 @@ class Schema:
         if not isinstance(content, Mapping) or {*content} != {*fields}:
             found = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
             raise InputError(f"{origin} must have the keys {', '.join(fields)} and no others; found {found}")
-        for name in LISTS:
-            names = content[name]
-            if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
+        for name in ("feature_names", "class_names", "gaps", "edge_features"):
+            if not _are_texts(names := content[name]):
                 raise InputError(f"{origin}: {name} must be a list of texts; found {shown(names)}")
+        last = len(content["feature_names"]) - 1
+        if not isinstance(content["filled"], list) or not all(
+            type(number) is int and 0 <= number <= last for number in content["filled"]
+        ):
+            raise InputError(f"{origin}: filled must be a list of numbers of features")
+        if not isinstance(content["rules"], Mapping) or not all(
+            isinstance(rule, str) and rule in RULES for rule in content["rules"].values()
+        ):
+            raise InputError(f"{origin}: rules must map columns to {', '.join(RULES)}")
+        categories = content["categories"]
+        if not isinstance(categories, Mapping) or not all(map(_are_texts, categories.values())):
+            raise InputError(f"{origin}: categories must map columns to lists of texts")
         for name in ("weighted", "directed"):
             if not isinstance(content[name], bool):
                 raise InputError(f"{origin}: {name} must be true or false; found {shown(content[name])}")
@@ -75,8 +103,16 @@ class Schema:
                 raise InputError(f"{origin}: {name} must be one of {known}; found {shown(content[name])}")
         if (content["ids"] == "exported") != (content["parts"] == "exported"):
             raise InputError(f"{origin}: ids and parts must both be 'exported', or neither")
-        lists = {name: tuple(content[name]) for name in LISTS}
-        return Schema(**{**content, **lists})
+        lists = {name: tuple(content[name]) for name in _LISTS}
+        of_columns = {column: tuple(names) for column, names in categories.items()}
+        return Schema(**{**content, **lists, "categories": of_columns})
+
+
+_LISTS = ("feature_names", "class_names", "gaps", "filled", "edge_features")
+
+
+def _are_texts(names: object) -> bool:
+    return isinstance(names, list) and all(isinstance(text, str) for text in names)
 
 
 def compare_schemas(schemas: Mapping[str, Schema]) -> None:
@@ -142,6 +178,15 @@ def _compare_features(one: _NamedSchema, two: _NamedSchema) -> str | None:
             return (
                 f"feature {position} is {shown(name_a)} at client {shown(a)} and {shown(name_b)} at client "
                 f"{shown(b)}; {fix}"
+            )
+    for key, of_a, of_b in (
+        ("categorical", sorted(schema_a.categories), sorted(schema_b.categories)),
+        ("missing", sorted(schema_a.rules.items()), sorted(schema_b.rules.items())),
+    ):
+        if of_a != of_b:
+            return (
+                f"the descriptions of client {shown(a)} and client {shown(b)} differ in {key!r}; write the "
+                "same key in each description"
             )
     return None
 
