@@ -166,7 +166,7 @@ def test_directed_edges_of_several_clients_files_are_united_and_may_lead_to_othe
 
 
 def test_clients_that_share_a_node_cannot_keep_directions(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a node is in the files of several clients.*one of all edges"):
+    with pytest.raises(InputError, match=r"a node is in the files of several clients.*one of all edges"):
         of_clients(tmp_path, "id,age,label\na,1,yes\nd,4,yes\n")
 
 
