@@ -195,7 +195,7 @@ def _best_round(run: Evidence) -> Iterator[ResultWarning]:
             "undertrained",
             f"The best round was the last one ({last} of {run.rounds}), so training had probably not ended. "
             f"Run again with more rounds (--rounds {2 * run.rounds}) or a larger learning rate (it was "
-            f"lr={run.lr:g}). 'graphfed resume' cannot extend a run that has ended.",
+            f"lr={run.lr:g}), or extend the run (graphfed resume FOLDER --rounds {2 * run.rounds}).",
         )
     # On a curve that falls from the start, the loss says whether the steps are too small or too large.
     elif best == first:

@@ -89,8 +89,8 @@ class GraphModel(nn.Module):
         x = x if x.layout == torch.strided else x.to_dense()
         if self.center is not None and self.scale is not None:
             scaling = Scaling(self.center, self.scale, as_dense=True, linear=self.features == "robust")
-            return scale_rows(x, scaling, torch.zeros(len(x), dtype=torch.int64, device=x.device))
-        x = x.to(torch.get_default_dtype())
+            x = scale_rows(x, scaling, torch.zeros(len(x), dtype=torch.int64, device=x.device))
+        x = x.to(next(self.parameters()).dtype)
         return unit_rows(x) if self.features == "unit" else x
 
 
