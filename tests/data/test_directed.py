@@ -8,10 +8,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
+import graphfed
 from graphfed.data.graphs.directed import DirectedEdges, make_directed
 from graphfed.data.graphs.graph import Graph, Split
 from graphfed.data.graphs.link_splits import make_edge_split, training_graph
@@ -132,6 +134,20 @@ def test_keys_that_cannot_be_used_are_refused_in_one_line(
     with pytest.raises(InputError, match=message) as raised:
         load(tmp_path, **keys)
     assert "\n" not in str(raised.value)
+
+
+def test_a_network_that_reads_no_weights_says_how_to_make_them_attributes(tmp_path: Path) -> None:
+    load(tmp_path)
+    data = {"nodes": "nodes.csv", "edges": "edges.csv", "source": "payer", "target": "payee", "weight": "fee"}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(data))
+    (tmp_path / "nodes.csv").write_text(
+        "id,age,label,split\na,1,x,train\nb,2,y,train\nc,3,x,val\nd,4,y,test\n"
+    )
+    (tmp_path / "edges.csv").write_text("payer,payee,fee\na,b,2\nb,c,3\nc,a,1\n")
+    with pytest.raises(InputError, match=r"'edge_features: \[COLUMN\]' makes them an attribute"):
+        graphfed.run(
+            "central", data=tmp_path / "own.yaml", backbone="gine", clients=1, partition="random", out=False
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Networks that read directions and attributes of edges train with every rule, in every placement, and the
 clients agree on the scale of attributes without sending one."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from second_device import second_device
 from worlds import (
     ThreeWorkers,
     World,
@@ -24,13 +26,15 @@ from worlds import (
 from graphfed.data.graphs.directed import make_directed
 from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
-from graphfed.federation.cohort import Cohort
+from graphfed.federation import Federation
+from graphfed.federation.cohort import Cohort, make_cohort
 from graphfed.methods.common.feature_scaling import scale_features
+from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.parts import Network
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.methods.settings import fields_of
 from graphfed.nn.backbones import BACKBONES
-from graphfed.runs.train import MESSAGES
+from graphfed.runs.train import MESSAGES, train
 from graphfed.runtime.local import stacked
 
 NETWORKS = [name for name in BACKBONES if BACKBONES[name].directed]
@@ -76,6 +80,21 @@ def test_separate_processes_equal_stacked(network: str, three_clients: ThreeWork
     assert together.scaling is not None
     assert apart.scaling.edges is not None
     torch.testing.assert_close(apart.scaling.edges.center, together.scaling.edges.center)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_on_another_device_a_run_gives_what_it_gives_on_the_cpu(network: str) -> None:
+    world, method = with_payments(make_world(1)), get_method("fedavg")
+    config = config_of(method, backbone=network, **SETTINGS)
+    found = []
+    for device in ("cpu", "cuda"):
+        with nullcontext() if torch.cuda.is_available() else second_device():
+            fed = Federation([range(world.clients)], device=device)
+            (worker,) = fed.workers
+            cohort = make_cohort(world.graph, world.split, world.partition, worker, device=device)
+            data = fed.locate("clients", "data", [as_configured(cohort, config)])
+            found.append(logits(train(fed, method, data, world.task, config)).cpu())
+    assert torch.allclose(*found, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -120,7 +120,8 @@ class GraphInputs(Inputs):
                 f"backbone {backbone!r} cannot use edge weights, and {self.graph.name!r} has edge "
                 f"weights; "
                 f"choose {' or '.join(weighted)}, or omit the weights (in a description: 'weight:' with "
-                "nothing after it)"
+                "nothing after it"
+                + ("; 'edge_features: [COLUMN]' makes them an attribute)" if network.kernel.directed else ")")
             )
         if config.method.requires.check is not None:
             config.method.requires.check(self.graph, config.settings)
