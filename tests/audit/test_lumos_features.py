@@ -76,7 +76,7 @@ def test_rounds_enough_to_determine_the_features_give_them_all_and_few_do_not() 
 
 def test_embeddings_of_other_devices_do_not_give_a_device_away() -> None:
     """The measure is of what is sent: with embeddings that belong to other pairs nothing is found."""
-    audited = opened(60, noise_seed=0)
+    audited = opened(60, hidden=16, noise_seed=0)
     seen, truth, _ = overhear(audited)
     right, _ = solve(seen, config_of(audited))
     wrong, _ = solve(dataclasses.replace(seen, embeddings=seen.embeddings.roll(1, 1)), config_of(audited))

@@ -43,7 +43,9 @@ def test_features_of_the_other_sign_do_not_count_as_read(
 
 @pytest.mark.parametrize("update", ["tropical", "product", "concat"])
 def test_identity_messages_leak_with_other_updates_too(update: str, tmp_path: Path) -> None:
-    finding = found(tmp_path, "sapgnn", "split_features", maps="identity", update=update, aggr="min")
+    finding = found(
+        tmp_path, "sapgnn", "split_features", maps="identity", update=update, aggr="min", hidden=8
+    )
     assert finding.value == 1
 
 

@@ -115,7 +115,10 @@ def test_a_notebook_says_nothing_of_the_machine_and_the_time_of_its_execution(na
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "end_to_end" else pytest.param(name, marks=pytest.mark.on_demand) for name in NAMES],
+)
 def test_executed_again_a_notebook_prints_the_same(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
