@@ -23,12 +23,15 @@ demo: $(READY)
 
 PYTEST := $(BIN)/python -m pytest -rs --dist loadfile --no-loadscope-reorder
 
-test: lint
-	@$(PYTEST) -n logical --maxprocesses 4
+# The tiers of tests to run. Deployments of the second tier wait more than they compute, and the first tier
+# computes meanwhile.
+TIER ?= 1
 
-# Both tiers in one run: deployments wait more than they compute, and the first tier computes meanwhile.
-test-all: lint
-	@$(PYTEST) -n 3 --tier 1,2
+test: lint
+	@$(PYTEST) -n $(if $(findstring 2,$(TIER)),3,logical --maxprocesses 4) --tier $(TIER)
+
+test-all:
+	@$(MAKE) --no-print-directory test TIER=1,2
 
 test-papers: $(READY)
 	@$(PYTEST) -n 2 --tier 3

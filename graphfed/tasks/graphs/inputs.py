@@ -287,9 +287,12 @@ def unread_edges(config: RunConfig, graph: Graph) -> tuple[str, ...]:
     """
     from graphfed.nn.backbones import BACKBONES
 
-    if graph.directed is None or config.settings.network.kernel.directed or not graph.directed.unread:
+    backbone = value(config.settings, "backbone", "")
+    reads = backbone in BACKBONES and BACKBONES[backbone].directed
+    if graph.directed is None or reads or not graph.directed.unread:
         return ()
-    offered = config.method.offers.get("backbone", tuple(BACKBONES))
+    every = tuple(BACKBONES) if "backbone" in config.method.tree.names else ()
+    offered = config.method.offers.get("backbone", every)
     better = [name for name in offered if BACKBONES[name].directed]
     *first, last = graph.directed.unread
     return (*first, f"{last}, which backbone={' or '.join(better)} uses" if better else last)
