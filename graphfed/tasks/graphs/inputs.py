@@ -121,7 +121,11 @@ class GraphInputs(Inputs):
                 f"weights; "
                 f"choose {' or '.join(weighted)}, or omit the weights (in a description: 'weight:' with "
                 "nothing after it"
-                + ("; 'edge_features: [COLUMN]' makes them an attribute)" if network.kernel.directed else ")")
+                + (
+                    "; 'edge_features: [COLUMN]' makes them an attribute)"
+                    if BACKBONES[backbone].directed
+                    else ")"
+                )
             )
         if config.method.requires.check is not None:
             config.method.requires.check(self.graph, config.settings)
