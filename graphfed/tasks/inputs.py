@@ -58,8 +58,12 @@ class Inputs(ABC):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """Descriptions of the data that the network of a run does not use, a part of `dropped`."""
+        """Descriptions of the data that the network of the run does not use, a part of `dropped`."""
         return ()
+
+    def of_run(self, config: RunConfig) -> "Inputs":
+        """Return the inputs with `unused` of a run; runs with other networks may share the inputs."""
+        return self
 
     @property
     @abstractmethod

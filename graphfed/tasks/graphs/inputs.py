@@ -61,6 +61,9 @@ class GraphInputs(Inputs):
     def dropped(self) -> tuple[str, ...]:
         return self.unread + self.unused + self.graph.dropped
 
+    def of_run(self, config: RunConfig) -> "GraphInputs":
+        return replace(self, unused=unread_edges(config, self.graph))
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """The names of the features, if the data has them, and the reader's remarks on the data."""
