@@ -155,7 +155,7 @@ class InputCache:
             del self._made[next(iter(self._made))]
         # For every run, because methods differ in what they need of the same inputs.
         inputs.check(config)
-        return inputs
+        return inputs.of_run(config)
 
 
 def _input_key(config: RunConfig) -> Hashable:

@@ -66,6 +66,10 @@ class Inputs(ABC):
         """Descriptions of values that a trained model does not know, with their numbers."""
         return ()
 
+    def of_run(self, config: RunConfig) -> "Inputs":
+        """Return the inputs with `unused` of a run; runs with other networks may share the inputs."""
+        return self
+
     @property
     @abstractmethod
     def remarks(self) -> tuple[str, ...]:

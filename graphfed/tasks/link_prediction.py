@@ -20,7 +20,6 @@ from graphfed.tasks.graphs.inputs import (
     check_features,
     load_graph,
     partition_graph,
-    unread_edges,
     with_client_remarks,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
@@ -124,7 +123,7 @@ class LinkPrediction(TaskDefinition[Located[Cohort], link_scores.ScorePairs]):
         graph = training_graph(graph, split)
         partition = partition_graph(config, graph, on_stage)
         graph = with_client_remarks(graph, partition)
-        return LinkInputs(graph, split, partition, config.data_source.dropped, unread_edges(config, graph))
+        return LinkInputs(graph, split, partition, config.data_source.dropped)
 
     def prepare(
         self, fed: Federation, data: Located[Cohort], task: Task, config: Any

@@ -14,4 +14,4 @@ def load_inputs(config: RunConfig, loaded: LoadedData | None = None, on_stage: O
     on_stage(f"loading {config.data_name}")
     inputs = get_task(config.task).load(config, {} if loaded is None else loaded, on_stage)
     inputs.check(config)
-    return inputs
+    return inputs.of_run(config)

@@ -30,7 +30,6 @@ from graphfed.tasks.graphs.inputs import (
     load_graph,
     partition_graph,
     pooled_partition,
-    unread_edges,
     with_client_remarks,
 )
 from graphfed.tasks.graphs.kind import GRAPHS
@@ -133,7 +132,7 @@ class NodeClassification(TaskDefinition[Located[Cohort], Prepared]):
         partition = partition_graph(config, graph, on_stage)
         # After the partition, which may use the labels of all classes.
         graph = with_classes_of_split(config, with_client_remarks(graph, partition), split)
-        return NodeInputs(graph, split, partition, config.data_source.dropped, unread_edges(config, graph))
+        return NodeInputs(graph, split, partition, config.data_source.dropped)
 
     def other_inputs(self, config: RunConfig, known: JsonObject) -> NodeInputs:
         """Load another graph as the data of one client, and check that the trained model can use it."""

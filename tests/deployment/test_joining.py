@@ -80,6 +80,7 @@ def test_a_task_that_is_not_trained_is_refused(method: str, task: str, said: str
 
 def test_sites_that_go_together_agree_on_the_form_of_the_data() -> None:
     expected = {"num_features": 2, "num_classes": 2, "owners_known": False, "start": None}
+    expected |= {"edge_features": 0, "directed": False}
     assert agree(reports()) == expected
 
 

@@ -17,6 +17,8 @@ from torch_geometric.data import Data
 import graphfed
 from graphfed.cli import main
 from graphfed.deployment.site_files import checked_file
+from graphfed.runs.config import make_config
+from graphfed.studies.plan import InputCache
 
 SHORT = {"rounds": 1, "hidden": 4, "clients": 2, "partition": "random", "threads": 1}
 N = 12
@@ -79,6 +81,18 @@ def test_python_warns_once_of_what_the_network_does_not_use(tmp_path: Path) -> N
     known = json.loads((tmp_path / "gine" / "manifest.json").read_text())["data"]
     assert (known["dropped"], known["edge_features"], known["directed"]) == ([], ["edge_attr"], True)
     assert result.rounds == 1
+
+
+def test_runs_that_share_their_inputs_name_what_their_own_network_does_not_use() -> None:
+    data, cache = pyg([*BOTH, (0, 5)], edge_attr=torch.ones(len(BOTH) + 1)), InputCache()
+    options = {"data": data, "clients": 2, "partition": "random"}
+    unused = {
+        network: cache.get(make_config("fedavg", settings={"backbone": network}, **options)).unused
+        for network in ("gcn", "gine", "sage")
+    }
+    assert unused["gine"] == ()
+    assert len(unused["gcn"]) == 2
+    assert unused["gcn"] == unused["sage"]
 
 
 def test_a_file_of_pyg_reports_what_the_object_reports(

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import pytest
 import graphfed
 from graphfed.cli import main
 from graphfed.data.datasets import load
-from graphfed.data.graphs.graph import make_graph
+from graphfed.data.graphs.directed import make_directed
+from graphfed.data.graphs.graph import Graph, make_graph
 from graphfed.errors import InputError
 from graphfed.methods.registry import METHODS, get_method
 from graphfed.runs.predict import guarded, unguarded
@@ -211,6 +213,35 @@ def test_a_model_is_used_with_edge_weights_exactly_if_it_was_trained_with_them(t
         folder = tmp_path / graph.name
         graphfed.run("fedavg", data=graph, split="random", out=folder, clients=2, rounds=3)
         graphfed.predict(folder, data=graph)
+        with pytest.raises(InputError, match=content):
+            graphfed.predict(folder, data=other)
+
+
+def test_a_model_that_reads_edges_is_used_with_the_attributes_and_directions_of_its_training(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 60, (2, 150))
+    plain = make_graph("paid", rng.normal(size=(60, 3)), np.arange(60) % 2, ends)
+
+    def paid(names: tuple[str, ...] = ("amount",), factor: float = 1.0, **more: Any) -> Graph:
+        values = factor * rng.random((150, len(names)))
+        return replace(plain, directed=make_directed("paid", ends, values, names, **more))
+
+    trained, folder = paid(factor=1000.0), tmp_path / "run"
+    run = {"backbone": "gine", "split": "random", "clients": 2, "rounds": 3, "partition": "random"}
+    graphfed.run("fedavg", data=trained, out=folder, **run)
+    known = graphfed.predict(folder, data=trained)
+    assert graphfed.predict(folder, data=trained) == known
+    # Scaled as the training data was: smaller amounts are other inputs.
+    assert trained.directed is not None
+    smaller = replace(trained.directed, attributes=trained.directed.attributes / 1000)
+    assert graphfed.predict(folder, data=replace(trained, directed=smaller)) != known
+    for other, content in (
+        (paid(("fee",)), r"trained on the attributes of edges \['amount'\], and 'paid' has \['fee'\]"),
+        (plain, r"trained on the attributes of edges \['amount'\], and 'paid' has \[\]"),
+        (paid(directed=False), "trained on directed edges, and those of 'paid' are not"),
+    ):
         with pytest.raises(InputError, match=content):
             graphfed.predict(folder, data=other)
 

@@ -65,6 +65,9 @@ class GraphInputs(Inputs):
     def dropped(self) -> tuple[str, ...]:
         return self.unread + self.unused + self.graph.dropped
 
+    def of_run(self, config: RunConfig) -> "GraphInputs":
+        return replace(self, unused=unread_edges(config, self.graph))
+
     @property
     def feature_line(self) -> tuple[str, ...]:
         names = self.graph.feature_names
