@@ -60,7 +60,7 @@ def test_a_run_that_still_improves_in_its_last_round_is_advised_how_many_rounds_
     assert result.best_round == 12
     assert "undertrained" in codes(result)
     assert "--rounds 24" in text_of(result, "undertrained")
-    assert "cannot extend" in text_of(result, "undertrained")
+    assert "graphfed resume FOLDER --rounds 24" in text_of(result, "undertrained")
 
 
 def test_a_learning_rate_that_is_too_small_leaves_the_first_round_the_best() -> None:
