@@ -146,10 +146,9 @@ def _check_categories(file: TableFile, texts: "Mapping[str, pa.Array]", rules: M
                 "and 'features'"
             )
         if name not in rules:
-            gaps = pc.equal(column, "")
             file.refuse_where(
-                gaps, name, "is empty", "fill it in, or write 'missing: category' in the description",
-                count=pc.sum(gaps).as_py() or 0,
+                pc.equal(column, ""), name, "is empty",
+                "fill it in, or write 'missing: category' in the description",
             )  # fmt: skip
 
 
@@ -336,7 +335,7 @@ def with_edges(
                 file.refuse_where(
                     is_unknown[end], name, f"is no node of {files.nodes}",
                     "add the node, or drop the edge ('unknown_nodes: drop' in the description)",
-                    named[end], start, int(is_unknown.any(axis=0).sum()),
+                    named[end], start,
                 )  # fmt: skip
         known = ~is_unknown.any(axis=0)
         file.refuse_where(
