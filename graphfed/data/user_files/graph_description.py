@@ -211,10 +211,10 @@ class Description(YamlModel):
     repeated: Literal["sum", "mean", "max"] = Field(
         "sum", description="How the weights of several rows of one edge are combined."
     )
-    unknown_nodes: Literal["refuse", "drop"] = Field(
+    unknown_nodes: Literal["refuse", "drop", "add"] = Field(
         "refuse",
-        description="What happens to an edge with an endpoint that is no node: it is refused, or dropped and "
-        "counted.",
+        description="What happens to an edge with an endpoint that is no node: it is refused, dropped and "
+        "counted, or the endpoint is added as a node without features and label.",
     )
     no_header: tuple[Literal["nodes", "edges"], ...] = Field(
         (),
@@ -464,9 +464,14 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
             f"{origin} names the columns source_client and target_client of the edges, and no column of "
             f"clients of {nodes.path}; name it as 'client'"
         )
+    if given.unknown_nodes == "add" and chosen["client"] is not None:
+        raise InputError(
+            f"{origin}: 'unknown_nodes: add' cannot be used with a column of clients, because it is not "
+            "known at which client a node is; use 'unknown_nodes: drop', or separate files for each client"
+        )
     masks = _masks(given, nodes, chosen["split"], origin)
     used = {chosen[key] for key in NODE_COLUMNS} | {*(masks or ())}
-    return given.replace(
+    described = given.replace(
         **chosen,
         masks=masks,
         nodes=nodes.path,
@@ -478,6 +483,13 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         missing=_gap_rules(given, features, {*dates}, {*categorical}, nodes, origin),
         name=given.name or nodes.path.name.partition(".")[0],
     )
+    without = [name for name in described.features if name not in described.gap_rules]
+    if given.unknown_nodes == "add" and without:
+        raise InputError(
+            f"{origin}: 'unknown_nodes: add' adds nodes without features, and 'missing' does not say what an "
+            f"empty cell of {shown(without[0])} becomes; write 'missing: mean', for example"
+        )
+    return described
 
 
 def _columns_of(

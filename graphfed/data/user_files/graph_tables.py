@@ -283,6 +283,35 @@ def classes_of(
     return names, y
 
 
+#: The row of an endpoint that is added as a node, until its row is known.
+_ADDED = -2
+
+
+def _with_added(nodes: Nodes, names: "pa.Array", client: str) -> Nodes:
+    """Add nodes that only edges name, without features, label and part of the split.
+
+    Another client may know a node by the same name, and nobody knows whether it is the same one. So the name
+    of the client that adds the node becomes a part of its id.
+    """
+    import pyarrow as pa
+
+    assert nodes.columns is not None
+    count = len(names)
+    ids = pa.array([f"{name} ({client})" if client else name for name in names.to_pylist()], pa.string())
+    empty = pa.array([""] * count, pa.string())
+    columns = nodes.columns.with_gaps(count)
+    return replace(
+        nodes,
+        ids=pa.concat_arrays([nodes.ids, ids]),
+        label=None if nodes.label is None else pa.concat_arrays([nodes.label, empty]),
+        x=encode(columns, observe(columns)),
+        part=None if nodes.part is None else np.append(nodes.part, np.full(count, PARTS[""], np.int8)),
+        keys=pa.concat_arrays([nodes.keys, ids]),
+        columns=columns,
+        remarks=(*nodes.remarks, f"{count:,} nodes were added that only edges name"),
+    )
+
+
 def with_edges(
     nodes: Nodes,
     description: Description,
@@ -302,13 +331,12 @@ def with_edges(
     ends = description.source, description.target
     clients = [name for name in (description.source_client, description.target_client) if name is not None]
     roster = () if among is None else among.roster
-    here = set() if client is None else {*client.unique().to_pylist()}
-    # An endpoint at a client of this file must be one of its nodes, and is no remote node.
-    others = pa.array([name for name in roster if name not in here], pa.string())
+    others = _others(roster, client)
     numbers = Numbers([] if weight is None else [weight], "use no weights ('weight:' with nothing after it)")
     positions: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
     remote: list[list[pa.Array]] = [[], []]
     weights, unknown = [np.empty((0, 1), dtype=np.float32)], 0
+    added: list[list[pa.Array]] = [[], []]
     # There may be many more edges than nodes, so the endpoints' texts are read and released block by block.
     for start, columns, amount in file.blocks([*ends, *clients], numbers):
         named = [columns[name] for name in ends]
@@ -331,12 +359,12 @@ def with_edges(
             is_remote |= np.asarray(found).reshape(2, -1) & (position < 0)
         is_unknown = (position < 0) & ~is_remote
         if description.unknown_nodes == "refuse":
-            for end, name in enumerate(ends):
-                file.refuse_where(
-                    is_unknown[end], name, f"is no node of {files.nodes}",
-                    "add the node, or drop the edge ('unknown_nodes: drop' in the description)",
-                    named[end], start,
-                )  # fmt: skip
+            _refuse_unknown(file, ends, files, is_unknown, named, start)
+        if description.unknown_nodes == "add":
+            for end, key in enumerate(end_keys):
+                added[end].append(key.filter(pa.array(is_unknown[end])))
+            position = np.where(is_unknown, _ADDED, position)
+            is_unknown[:] = False
         known = ~is_unknown.any(axis=0)
         file.refuse_where(
             known & is_remote.all(axis=0), description.source,
@@ -354,9 +382,41 @@ def with_edges(
         positions.append(position[:, known])
         weights.append(amount[known])
     rows = np.concatenate(positions, axis=1)
-    distant = pa.chunked_array([*remote[0], *remote[1]], pa.string()).combine_chunks().dictionary_encode()
-    if len(distant):
+    # In the order of the rows: sources, then targets.
+    new, distant = (
+        pa.chunked_array([*of[0], *of[1]], pa.string()).combine_chunks().dictionary_encode()
+        for of in (added, remote)
+    )
+    if len(new) or len(distant):
         rows = rows.astype(np.int64)
-        rows[rows < 0] = len(keys) + np.asarray(distant.indices)  # sources, then targets
+        rows[rows == _ADDED] = len(keys) + np.asarray(new.indices)
+        rows[rows == -1] = len(keys) + len(new.dictionary) + np.asarray(distant.indices)
+    if len(new):
+        nodes = _with_added(nodes, new.dictionary, files.client or (among and among.here[0]) or "")
     amounts = None if weight is None else np.concatenate(weights)[:, 0]
     return Tables(**vars(nodes), ends=rows, weight=amounts, remote=distant.dictionary, unknown=unknown)
+
+
+def _others(roster: Sequence[str], client: "pa.Array | None") -> "pa.Array":
+    """List the clients of a run that have no node in a file, whose column of clients is `client`."""
+    import pyarrow as pa
+
+    # An endpoint at a client of this file must be one of its nodes, and is no remote node.
+    here = set() if client is None else {*client.unique().to_pylist()}
+    return pa.array([name for name in roster if name not in here], pa.string())
+
+
+def _refuse_unknown(
+    file: TableFile,
+    ends: Sequence[str],
+    files: Files,
+    is_unknown: np.ndarray,
+    named: "Sequence[pa.Array]",
+    start: int,
+) -> None:
+    """Raise InputError for the first endpoint in a block that is no node; `is_unknown` is [2, rows]."""
+    for end, name in enumerate(ends):
+        file.refuse_where(
+            is_unknown[end], name, f"is no node of {files.nodes}",
+            "add the node, or drop the edge ('unknown_nodes: drop' in the description)", named[end], start,
+        )  # fmt: skip
