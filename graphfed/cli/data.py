@@ -100,8 +100,9 @@ def data_inspect(
     """Describe a graph or sensors: their size, their clients, and the methods that can use them.
 
     The clients are those that the data names, or those of --partition and --clients. Every sensor is a
-    client. The command trains nothing and writes only the picture. It refuses the same data as a run does: a
-    table of features with an empty cell, for example. An empty cell among readings of sensors is a gap.
+    client. The command trains nothing and writes only the picture. It refuses the same data as a run does:
+    for example, features with an empty cell that the key 'missing' does not allow. An empty cell among
+    readings of sensors is a gap.
 
     Examples:
 

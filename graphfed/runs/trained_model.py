@@ -115,8 +115,8 @@ def trained_model(method: Method, task: Task, config: Any, arrays: Mapping[str, 
     network: Network = config.network
     if network.kernel.directed and (task.directed or task.edge_features):
         raise InputError(
-            f"backbone={network.backbone} reads directions and attributes of edges, which the module does not "
-            "take; use .predictions, or graphfed.predict for other data"
+            f"backbone={network.backbone} reads directions and attributes of edges, which the module does "
+            "not take; use .predictions, or graphfed.predict for other data"
         )
     if task.filled:
         raise InputError(

@@ -108,11 +108,26 @@ def test_a_single_faulty_column_is_refused_at_its_first_line_with_the_number_of_
 
 def test_edges_to_unknown_nodes_are_refused_or_dropped_and_counted() -> None:
     Path("nodes.csv").write_text("id,f\n" + "".join(f"{i},{i * i}\n" for i in range(10)))
-    with pytest.raises(InputError, match=r"line 12, column 'source': '10' is no node.*\(3 such rows\)"):
+    with pytest.raises(InputError, match=r"line 12, column 'source': '10' is no node.*\(2 such rows\)"):
         load()
     graph = load(unknown_nodes="drop")
     assert graph.num_edges == 9
     assert "3 rows of edges to an unknown node" in graph.dropped
+
+
+def test_edges_to_unknown_nodes_add_nodes_with_the_means_and_without_a_label() -> None:
+    Path("nodes.csv").write_text("id,label,f,c\n" + "".join(f"{i},a,{i * i},x\n" for i in range(10)))
+    graph = load(unknown_nodes="add", missing="mean", categorical="c")
+    assert graph.ids.to_pylist() == [str(i) for i in range(12)]
+    assert graph.num_edges == 12
+    assert graph.y.tolist() == [0] * 10 + [-1] * 2
+    assert graph.feature_names == ("f", "c=x", "c missing")
+    np.testing.assert_array_equal(features(graph)[9:], [[81, 1, 0], [np.nan, 0, 1], [np.nan, 0, 1]])
+    assert "2 nodes were added that only edges name" in graph.remarks
+    with pytest.raises(InputError, match=r"does not say what an empty cell of 'f' becomes"):
+        load(unknown_nodes="add", categorical="c", missing="category")
+    with pytest.raises(InputError, match=r"cannot be used with a column of clients"):
+        load(unknown_nodes="add", missing="mean", client="c", label=None)
 
 
 #: How each of three banks writes its files.
@@ -242,3 +257,20 @@ def test_a_column_of_too_many_categories_is_refused() -> None:
     Path("nodes.csv").write_text("id,name\n" + "".join(f"{i},n{i}\n" for i in range(1001)))
     with pytest.raises(InputError, match=r"'name' has 1,001 different values, and at most 1,000"):
         load(categorical="name")
+
+
+def test_a_node_that_two_clients_add_is_a_node_of_each() -> None:
+    write_banks({name: {} for name in HABITS})
+    for bank, name in enumerate(HABITS):
+        with Path(f"{name}_edges.csv").open("a") as file:
+            file.write(f"X,00{bank}\n")
+    clients = {name: {"nodes": f"{name}.csv", "edges": f"{name}_edges.csv"} for name in HABITS}
+    content = {"clients": clients, "features": ["amount"], "missing": "mean", "unknown_nodes": "add"}
+    graph = load_description(describe(content, Path(), "it"))
+    names = graph.ids.to_pylist()
+    assert [name for name in names if "X" in name] == ["X (north)", "X (south)", "X (east)"]
+    assert graph.num_edges == 15
+    assert graph.clients is not None
+    owner = {name: graph.client_names[client] for name, client in zip(names, graph.clients, strict=True)}
+    assert {owner[f"X ({name})"] for name in HABITS} == {*HABITS}
+    assert all(owner[f"X ({name})"] == name for name in HABITS)

@@ -65,6 +65,15 @@ class Columns:
         texts = {name: column.take(rows) for name, column in self.texts.items()}
         return replace(self, numbers=self.numbers[rows], texts=texts)
 
+    def with_gaps(self, count: int) -> "Columns":
+        """Append rows that have no value at all."""
+        import pyarrow as pa
+
+        empty = pa.array([""] * count, pa.string())
+        numbers = np.full((count, self.numbers.shape[1]), np.nan, self.numbers.dtype)
+        texts = {name: pa.concat_arrays([column, empty]) for name, column in self.texts.items()}
+        return replace(self, numbers=np.concatenate([self.numbers, numbers]), texts=texts)
+
 
 def stack(tables: Sequence[Columns]) -> Columns:
     """Put the columns of several tables under each other."""

@@ -238,10 +238,10 @@ class Description(YamlModel):
     self_loops: Literal["drop", "keep"] = Field(
         "drop", description="Whether rows from a node to itself are dropped, or kept as edges."
     )
-    unknown_nodes: Literal["refuse", "drop"] = Field(
+    unknown_nodes: Literal["refuse", "drop", "add"] = Field(
         "refuse",
-        description="What happens to an edge with an endpoint that is no node: it is refused, or dropped and "
-        "counted.",
+        description="What happens to an edge with an endpoint that is no node: it is refused, dropped and "
+        "counted, or the endpoint is added as a node without features and label.",
     )
     no_header: tuple[Literal["nodes", "edges"], ...] = Field(
         (),
@@ -509,13 +509,18 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
             f"{origin} names the columns source_client and target_client of the edges, and no column of "
             f"clients of {nodes.path}; name it as 'client'"
         )
+    if given.unknown_nodes == "add" and chosen["client"] is not None:
+        raise InputError(
+            f"{origin}: 'unknown_nodes: add' cannot be used with a column of clients, because it is not "
+            "known at which client a node is; use 'unknown_nodes: drop', or separate files for each client"
+        )
     masks = _masks(given, nodes, chosen["split"], origin)
     used = {chosen[key] for key in NODE_COLUMNS} | {*(masks or ())}
     attributes = _columns(given.edge_features, "edge_features", edges, origin)
     if "weight" not in given.model_fields_set and chosen["weight"] in attributes:
         chosen["weight"] = None  # the column has the default name of the weights, and another use
     _refuse_used(attributes, {chosen[key] for key in EDGE_COLUMNS}, "edge_features", edges, origin)
-    return given.replace(
+    described = given.replace(
         **chosen,
         edge_features=attributes,
         masks=masks,
@@ -528,6 +533,13 @@ def _resolve(given: Description, files: Files, folder: Path, origin: str) -> Des
         missing=_gap_rules(given, features, {*dates}, {*categorical}, nodes, origin),
         name=given.name or nodes.path.name.partition(".")[0],
     )
+    without = [name for name in described.features if name not in described.gap_rules]
+    if given.unknown_nodes == "add" and without:
+        raise InputError(
+            f"{origin}: 'unknown_nodes: add' adds nodes without features, and 'missing' does not say what an "
+            f"empty cell of {shown(without[0])} becomes; write 'missing: mean', for example"
+        )
+    return described
 
 
 def _columns_of(

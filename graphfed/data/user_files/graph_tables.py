@@ -164,10 +164,9 @@ def _check_categories(file: TableFile, texts: "Mapping[str, pa.Array]", rules: M
                 "and 'features'"
             )
         if name not in rules:
-            gaps = pc.equal(column, "")
             file.refuse_where(
-                gaps, name, "is empty", "fill it in, or write 'missing: category' in the description",
-                count=pc.sum(gaps).as_py() or 0,
+                pc.equal(column, ""), name, "is empty",
+                "fill it in, or write 'missing: category' in the description",
             )  # fmt: skip
 
 
@@ -336,6 +335,35 @@ def classes_of(
     return names, y
 
 
+#: The row of an endpoint that is added as a node, until its row is known.
+_ADDED = -2
+
+
+def _with_added(nodes: Nodes, names: "pa.Array", client: str) -> Nodes:
+    """Add nodes that only edges name, without features, label and part of the split.
+
+    Another client may know a node by the same name, and nobody knows whether it is the same one. So the name
+    of the client that adds the node becomes a part of its id.
+    """
+    import pyarrow as pa
+
+    assert nodes.columns is not None
+    count = len(names)
+    ids = pa.array([f"{name} ({client})" if client else name for name in names.to_pylist()], pa.string())
+    empty = pa.array([""] * count, pa.string())
+    columns = nodes.columns.with_gaps(count)
+    return replace(
+        nodes,
+        ids=pa.concat_arrays([nodes.ids, ids]),
+        label=None if nodes.label is None else pa.concat_arrays([nodes.label, empty]),
+        x=encode(columns, observe(columns)),
+        part=None if nodes.part is None else np.append(nodes.part, np.full(count, PARTS[""], np.int8)),
+        keys=pa.concat_arrays([nodes.keys, ids]),
+        columns=columns,
+        remarks=(*nodes.remarks, f"{count:,} nodes were added that only edges name"),
+    )
+
+
 def with_edges(
     nodes: Nodes,
     description: Description,
@@ -350,99 +378,183 @@ def with_edges(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    file, weight = description.open("edges", files), description.weight
+    file = description.open("edges", files)
     keys, client = nodes.keys, nodes.client
     ends = description.source, description.target
     clients = [name for name in (description.source_client, description.target_client) if name is not None]
     roster = () if among is None else among.roster
-    here = set() if client is None else {*client.unique().to_pylist()}
-    # An endpoint at a client of this file must be one of its nodes, and is no remote node.
-    others = pa.array([name for name in roster if name not in here], pa.string())
-    numbers = Numbers(
-        [*([] if weight is None else [weight]), *description.edge_features],
-        "use no weights ('weight:' with nothing after it)"
-        if weight is not None
-        else "leave the column out of 'edge_features'",
-    )
+    others = _others(roster, client)
+    numbers = _numbers_of_edges(description)
     times = [] if description.time is None else [description.time]
-    positions: list[np.ndarray] = [np.empty((2, 0), dtype=np.int32)]
-    remote: list[list[pa.Array]] = [[], []]
-    amounts, unknown = [np.empty((0, len(numbers.columns)), dtype=np.float32)], 0
-    moments: list[tuple[np.ndarray, bool]] = []
+    blocks: list[_Block] = []
     # There may be many more edges than nodes, so the endpoints' texts are read and released block by block.
     for start, columns, amount in file.blocks([*ends, *clients], numbers, times):
         named = [columns[name] for name in ends]
-        for name in clients if roster else ():
-            file.refuse_others(
-                columns[name], roster, name, "is no client of this run",
-                f"the clients are {listed(roster, 10)}; correct it, or drop the edge", start,
-            )  # fmt: skip
-        end_keys = named
-        if clients:
-            end_keys = [joined_keys(columns[at], end) for at, end in zip(clients, named, strict=True)]
+        _check_clients(file, {name: columns[name] for name in clients}, roster, start)
+        end_keys = (
+            [joined_keys(columns[at], end) for at, end in zip(clients, named, strict=True)]
+            if clients
+            else named
+        )
         # index_in builds its hash table for every call, so both endpoints are looked up in one call.
         position = pc.fill_null(pc.index_in(pa.concat_arrays(end_keys), value_set=keys), -1)
         position = np.asarray(position).reshape(2, -1)
         is_remote = np.zeros(position.shape, dtype=bool)
-        for end, name in enumerate(clients):
-            is_remote[end] = np.asarray(pc.is_in(columns[name], value_set=others))
+        if clients:
+            is_remote[:] = [np.asarray(pc.is_in(columns[name], value_set=others)) for name in clients]
         if elsewhere is not None:
             found = pc.is_in(pa.concat_arrays(end_keys), value_set=elsewhere)
             is_remote |= np.asarray(found).reshape(2, -1) & (position < 0)
         is_unknown = (position < 0) & ~is_remote
         if description.unknown_nodes == "refuse":
-            for end, name in enumerate(ends):
-                file.refuse_where(
-                    is_unknown[end], name, f"is no node of {files.nodes}",
-                    "add the node, or drop the edge ('unknown_nodes: drop' in the description)",
-                    named[end], start, int(is_unknown.any(axis=0).sum()),
-                )  # fmt: skip
-        known = ~is_unknown.any(axis=0)
-        file.refuse_where(
-            known & is_remote.all(axis=0), description.source,
-            "is at another client, like the edge's other endpoint",
-            "drop the edge, which has no endpoint at this client", named[0], start,
-        )  # fmt: skip
-        if weight is not None:
-            file.refuse_where(
-                amount[:, 0] <= 0, weight, "is no weight",
-                "give a number above 0, or drop the edge", amount[:, 0], start,
-            )  # fmt: skip
-        for end, key in enumerate(end_keys):
-            remote[end].append(key.filter(pa.array(known & is_remote[end])))
-        unknown += int((~known).sum())
-        positions.append(position[:, known])
-        amounts.append(amount[known])
-        of_block = [_edge_times(file, name, columns[name], start) for name in times]
-        moments += [(moment[known], dated) for moment, dated in of_block]
-    rows = np.concatenate(positions, axis=1)
-    distant = pa.chunked_array([*remote[0], *remote[1]], pa.string()).combine_chunks().dictionary_encode()
-    if len(distant):
+            _refuse_unknown(file, ends, files, is_unknown, named, start)
+        adds = description.unknown_nodes == "add"
+        known: np.ndarray = np.logical_or(~is_unknown.any(axis=0), adds)
+        _check_block(file, description, known & is_remote.all(axis=0), named[0], amount, start)
+        blocks.append(
+            _Block(
+                np.where(is_unknown, _ADDED, position)[:, known],
+                amount[known],
+                None if not times else _edge_times(file, times[0], columns[times[0]], start),
+                known,
+                [key.filter(pa.array(is_unknown[end] & adds)) for end, key in enumerate(end_keys)],
+                [key.filter(pa.array(known & is_remote[end])) for end, key in enumerate(end_keys)],
+            )
+        )
+    added_to = files.client or (among and among.here[0]) or ""
+    return _with_blocks(nodes, description, file, blocks, added_to)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of rows of a file of edges, of which those that are `known` are used.
+
+    Attributes:
+        position: [2, m], the rows of the nodes; -1 at another client, _ADDED of a node to be added.
+        amount: [m, D], the weight, if there is one, and the attributes.
+        time: The times of all rows, and whether they are dates (`_edge_times`); None without times.
+        known: bool, which of the rows are used.
+        added, remote: The keys of the nodes to be added and of those at other clients, by endpoint.
+    """
+
+    position: np.ndarray
+    amount: np.ndarray
+    time: tuple[np.ndarray, bool] | None
+    known: np.ndarray
+    added: "list[pa.Array]"
+    remote: "list[pa.Array]"
+
+
+def _with_blocks(
+    nodes: Nodes, description: Description, file: TableFile, blocks: Sequence[_Block], added_to: str
+) -> Tables:
+    """Put blocks of edges under each other; nodes that are added belong to the client `added_to`."""
+    import pyarrow as pa
+
+    has_weight, count = description.weight is not None, len(nodes.keys)
+    width = has_weight + len(description.edge_features)
+    rows = np.concatenate([np.empty((2, 0), dtype=np.int32), *(block.position for block in blocks)], axis=1)
+    values = np.concatenate([np.empty((0, width), dtype=np.float32), *(block.amount for block in blocks)])
+    # In the order of the rows: sources, then targets.
+    new, distant = (
+        pa.chunked_array([*(of[0] for of in ends), *(of[1] for of in ends)], pa.string())
+        .combine_chunks()
+        .dictionary_encode()
+        for ends in ([block.added for block in blocks], [block.remote for block in blocks])
+    )
+    if len(new) or len(distant):
         rows = rows.astype(np.int64)
-        rows[rows < 0] = len(keys) + np.asarray(distant.indices)  # sources, then targets
-    values = np.concatenate(amounts)
-    kept = None
-    if description.keeps_edges:
-        kept = _listed(file, description.time, values[:, weight is not None :], moments)
+        rows[rows == _ADDED] = count + np.asarray(new.indices)
+        rows[rows == -1] = count + len(new.dictionary) + np.asarray(distant.indices)
     return Tables(
-        **vars(nodes),
+        **vars(_with_added(nodes, new.dictionary, added_to) if len(new) else nodes),
         ends=rows,
-        weight=None if weight is None else values[:, 0],
+        weight=values[:, 0] if has_weight else None,
         remote=distant.dictionary,
-        unknown=unknown,
-        listed=kept,
+        unknown=sum(int((~block.known).sum()) for block in blocks),
+        listed=_listed(file, description, values[:, has_weight:], blocks)
+        if description.keeps_edges
+        else None,
     )
 
 
+def _numbers_of_edges(description: Description) -> Numbers:
+    """Name the columns of numbers of a file of edges: the weight, if there is one, then the attributes."""
+    weight = [] if description.weight is None else [description.weight]
+    fix = "use no weights ('weight:' with nothing after it)"
+    return Numbers(
+        [*weight, *description.edge_features], fix if weight else "leave the column out of 'edge_features'"
+    )
+
+
+def _check_clients(
+    file: TableFile, clients: "Mapping[str, pa.Array]", roster: Sequence[str], start: int
+) -> None:
+    """Raise InputError for a client that is not in `roster`; nothing is checked if it is empty."""
+    for name, column in clients.items() if roster else ():
+        file.refuse_others(
+            column, roster, name, "is no client of this run",
+            f"the clients are {listed(roster, 10)}; correct it, or drop the edge", start,
+        )  # fmt: skip
+
+
+def _check_block(
+    file: TableFile,
+    description: Description,
+    is_elsewhere: np.ndarray,
+    source: "pa.Array",
+    amount: np.ndarray,
+    start: int,
+) -> None:
+    """Raise InputError for an edge of a block without an endpoint at this client, or with a bad weight."""
+    file.refuse_where(
+        is_elsewhere, description.source, "is at another client, like the edge's other endpoint",
+        "drop the edge, which has no endpoint at this client", source, start,
+    )  # fmt: skip
+    if description.weight is not None:
+        file.refuse_where(
+            amount[:, 0] <= 0, description.weight, "is no weight",
+            "give a number above 0, or drop the edge", amount[:, 0], start,
+        )  # fmt: skip
+
+
+def _others(roster: Sequence[str], client: "pa.Array | None") -> "pa.Array":
+    """List the clients of a run that have no node in a file, whose column of clients is `client`."""
+    import pyarrow as pa
+
+    # An endpoint at a client of this file must be one of its nodes, and is no remote node.
+    here = set() if client is None else {*client.unique().to_pylist()}
+    return pa.array([name for name in roster if name not in here], pa.string())
+
+
+def _refuse_unknown(
+    file: TableFile,
+    ends: Sequence[str],
+    files: Files,
+    is_unknown: np.ndarray,
+    named: "Sequence[pa.Array]",
+    start: int,
+) -> None:
+    """Raise InputError for the first endpoint in a block that is no node; `is_unknown` is [2, rows]."""
+    for end, name in enumerate(ends):
+        file.refuse_where(
+            is_unknown[end], name, f"is no node of {files.nodes}",
+            "add the node, or drop the edge ('unknown_nodes: drop' in the description)", named[end], start,
+        )  # fmt: skip
+
+
 def _listed(
-    file: TableFile, column: str | None, attributes: np.ndarray, blocks: Sequence[tuple[np.ndarray, bool]]
+    file: TableFile, description: Description, attributes: np.ndarray, blocks: Sequence[_Block]
 ) -> Listed:
-    """Collect what a file says of its edges; `blocks` are the times of blocks of rows (`_edge_times`)."""
-    dated = any(dates for _, dates in blocks)
-    if not all(dates == dated for _, dates in blocks):
-        raise InputError(f"{file.path}, column {column!r} has both numbers and dates; use one kind")
-    time = None if column is None else np.concatenate([np.zeros(0), *(moment for moment, _ in blocks)])
-    return Listed(attributes, time, dated)
+    """Collect what a file says of its edges."""
+    times = [block.time for block in blocks if block.time is not None]
+    dated = any(dates for _, dates in times)
+    if not all(dates == dated for _, dates in times):
+        raise InputError(f"{file.path}, column {description.time!r} has both numbers and dates; use one kind")
+    if description.time is None:
+        return Listed(attributes, None, False)
+    used = [moment[block.known] for (moment, _), block in zip(times, blocks, strict=True)]
+    return Listed(attributes, np.concatenate([np.zeros(0), *used]), dated)
 
 
 def _edge_times(file: TableFile, column: str, values: "pa.Array", start: int) -> tuple[np.ndarray, bool]:

@@ -403,21 +403,22 @@ class TableFile:
         fix: str,
         values: "Values | None" = None,
         start: int = 0,
-        count: int = 1,
     ) -> None:
         """Raise an InputError for the first row for which `wrong` is True.
 
         `start` is the number of rows before it, and `values` are shown in the message, after which `what` is
-        wrong. A `count` above 1 is the number of such rows.
+        wrong. The message counts the rows; of a file that is read block by block, those of one block.
         """
         import pyarrow.compute as pc
 
-        row = pc.index(_arrow(wrong), True).as_py()
+        wrong = _arrow(wrong)
+        row = pc.index(wrong, True).as_py()
         if row >= 0:
             value = None if values is None else _arrow(values)[row].as_py()
-            self.refuse(
-                start + row, column, value, what, fix + (f" ({count:,} such rows)" if count > 1 else "")
-            )
+            count = pc.sum(wrong).as_py()
+            is_whole = not self.is_parquet and os.path.getsize(self.path) <= _BLOCK_BYTES
+            rows = f" ({'' if is_whole else 'at least '}{count:,} such rows)" if count > 1 else ""
+            self.refuse(start + row, column, value, what, fix + rows)
 
     def refuse_others(
         self, values: "Values", allowed: Iterable[str], column: str, what: str, fix: str, start: int = 0
