@@ -13,7 +13,9 @@ Egressy et al.: Provably powerful graph neural networks for directed multigraphs
                                          and have one bias
     delta of PNA, Eq. (5)                MEAN_LOG_DEGREE
 
-Differs from the papers: no batch normalisation, which clients would have to agree on, and no residual
+Differs from the papers: layer normalisation without weights (Ba, Kiros and Hinton, arXiv:1607.06450) in the
+place of batch normalisation, on whose statistics clients would have to agree: of the rows that enter a later
+layer, and in GINE of the sums that enter the MLP, which nodes with many edges would dominate. No residual
 connections. eps of GINE is 0, as in PyG. delta is a constant and not a mean over the training graph: the
 linear map after it can undo any constant, and nothing about degrees has to be sent. Without a direction there
 are no reverse weights; without attributes, the constant of the map of attributes stays.
@@ -29,6 +31,7 @@ from math import log
 
 import torch
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from graphfed.nn.batch import Batch, Block, BlockMaker
 from graphfed.nn.directed import Messages
@@ -175,7 +178,7 @@ def layer(
         z = z + per_row(own["layers.0.input_bias"], batch, 0, 1)
     else:
         assert isinstance(h, Tensor)
-        z = h
+        z = _normalise(h)
     results = [
         run(z, messages, block.own, _with_prefix(own, f"layers.{layer}.{prefix}"), batch, layer)
         for prefix, messages in (("", block.edges.inward), (REVERSE, block.edges.reverse))
@@ -190,7 +193,8 @@ def layer(
 def gine_pass(
     h: Tensor, messages: Messages, own: Tensor, w: dict[str, Tensor], batch: Batch, layer: int
 ) -> Tensor:
-    """Compute MLP(h_i + sum_j relu(h_j + e_ji)) of one direction without the last bias, [N_{l+1}, H_{l+1}].
+    """Compute MLP(norm(h_i + sum_j relu(h_j + e_ji))) of one direction without the last bias,
+    [N_{l+1}, H_{l+1}].
 
     Args:
         h: [N_l, H_l].
@@ -204,7 +208,7 @@ def gine_pass(
         Hu et al. 2020, appendix B, with eps = 0.
     """
     sent = (h.index_select(0, messages.sender) + _edge_map(messages, w)).relu()
-    total = h.index_select(0, own).index_add(0, messages.receiver, sent)
+    total = _normalise(h.index_select(0, own).index_add(0, messages.receiver, sent))
     # The rows that the layer returns have the tiles of the next layer.
     z = add_bias(linear(total, w["first_weight"], batch, layer + 1), w["first_bias"], batch, layer).relu()
     return linear(z, w["second_weight"], batch, layer + 1)
@@ -243,6 +247,11 @@ def pna_pass(
     attenuation = MEAN_LOG_DEGREE / torch.log(degree.clamp(min=1) + 1)  # alpha = -1
     features = torch.cat([rows, pooled, pooled * scale, pooled * attenuation], 1)
     return linear(features, w["post_weight"], batch, layer + 1)
+
+
+def _normalise(h: Tensor) -> Tensor:
+    """Give every row mean 0 and variance 1."""
+    return layer_norm(h, h.shape[-1:])
 
 
 def _edge_map(messages: Messages, w: dict[str, Tensor]) -> Tensor:

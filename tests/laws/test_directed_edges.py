@@ -28,7 +28,7 @@ from graphfed.data.graphs.graph import Split, make_graph
 from graphfed.data.partitions.partition import from_assignment
 from graphfed.federation import Federation
 from graphfed.federation.cohort import Cohort, make_cohort
-from graphfed.methods.common.feature_scaling import scale_features
+from graphfed.methods.common.feature_transform import scale_features
 from graphfed.methods.common.local_training import as_configured
 from graphfed.methods.parts import Network
 from graphfed.methods.registry import METHODS, get_method
@@ -76,10 +76,10 @@ def test_separate_processes_equal_stacked(network: str, three_clients: ThreeWork
     together, fed = run_local("fedavg", world, backbone=network, **SETTINGS)
     assert torch.allclose(logits(apart), logits(together), rtol=0, atol=1e-9)
     assert ledger.to_json() == fed.ledger.to_json()
-    assert apart.scaling is not None
-    assert together.scaling is not None
-    assert apart.scaling.edges is not None
-    torch.testing.assert_close(apart.scaling.edges.center, together.scaling.edges.center)
+    assert apart.transform.scaling is not None
+    assert together.transform.scaling is not None
+    assert apart.transform.scaling.edges is not None
+    torch.testing.assert_close(apart.transform.scaling.edges.center, together.transform.scaling.edges.center)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from random_graphs import as_client_weights, as_dense, batch_of, one_client, random_view
 from torch import Tensor
+from torch.nn.functional import layer_norm
 
 from graphfed.nn.backbones import BACKBONES
 from graphfed.nn.batch import View
@@ -61,14 +62,16 @@ def pyg_layer(
 ) -> tuple[torch.nn.Module, dict[str, list]]:
     """PyG's layer with our weights, and where their gradients are found. It gets a column of zeros as the
     attribute if there is none."""
-    from torch.nn import Linear, ReLU, Sequential
+    from torch.nn import LayerNorm, Linear, ReLU, Sequential
     from torch_geometric.nn import GINEConv, PNAConv
 
     width = len(w["edge_bias"])
     edge_weight = w.get("edge_weight", torch.zeros(1, width, dtype=torch.float64))
     if network == "gine":
         first, second = Linear(width, width), Linear(*w["second_weight"].shape)
-        conv = GINEConv(Sequential(first, ReLU(), second), edge_dim=max(attributes, 1)).double()
+        norm = LayerNorm(width, elementwise_affine=False)
+        norm.in_features = width  # PyG reads it from the first module
+        conv = GINEConv(Sequential(norm, first, ReLU(), second), edge_dim=max(attributes, 1)).double()
         set_linear(first, w["first_weight"], w["first_bias"])
         set_linear(second, w["second_weight"], bias)
         set_linear(conv.lin, edge_weight, w["edge_bias"])
@@ -129,6 +132,7 @@ class PygNetwork(torch.nn.Module):
         along = torch.stack([edges.source, edges.target])
         h = self.embed(x)
         for layer, convs in enumerate(self.layers):
+            h = layer_norm(h, h.shape[-1:]) if layer else h
             results = [
                 conv(h, ends, attributes) for conv, ends in zip(convs, (along, along.flip(0)), strict=False)
             ]
