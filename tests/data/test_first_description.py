@@ -181,3 +181,32 @@ def test_the_description_of_any_two_columns_is_accepted(
         for path in paths:
             path.write_text(path.read_text().replace(",", ";").replace(".", ","))
     described(paths)
+
+
+def test_amounts_and_times_of_edges_are_kept_with_their_direction_and_texts_are_not() -> None:
+    nodes = write()[1]
+    rows = (
+        f"n{i},n{(i + 1) % N},{i}.5,2024-01-{i % 28 + 1:02d} 08:00,{'SEPA' if i else ''}" for i in range(N)
+    )
+    Path("edges.csv").write_text("\n".join(["payer,payee,amount,booked,channel", *rows]) + "\n")
+    description, graph = described([Path("edges.csv"), nodes])
+    assert (description.directed, description.edge_features, description.time) == (
+        True,
+        ("amount",),
+        "booked",
+    )
+    assert graph.directed is not None
+    assert graph.directed.names == ("amount", "elapsed days", "hour", "weekday")
+    assert sorted(graph.directed.attributes[:, 0]) == [i + 0.5 for i in range(N)]
+    assert any("channel" in phrase for phrase in graph.dropped)
+
+
+def test_clients_that_share_nodes_get_no_direction_because_they_could_not_keep_it() -> None:
+    for name in ("north", "south"):
+        write(edges_head="payer,payee", path=name + "_{}.csv")
+        edges = Path(f"{name}_edges.csv")
+        first, *rows = edges.read_text().splitlines()
+        edges.write_text("\n".join([f"{first},amount", *(f"{row},1.5" for row in rows)]) + "\n")
+    paths = sorted(Path().glob("*.csv"))
+    description, graph = described(paths)
+    assert (description.directed, graph.directed, len(description.clients)) == (False, None, 2)

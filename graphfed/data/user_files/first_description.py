@@ -411,8 +411,33 @@ def _edge_lines(
     if any(w is not None and not _are_positive(w, t.decimal) for w, t in zip(weights, edges, strict=True)):
         lines.append("weight:  # not all of the column's values are numbers above 0")
     others = [name for name in edges[0].columns if name not in (*ends, "weight")]
+    # Clients that share nodes cannot keep directions and attributes.
+    if len(known.unique()) == len(known):
+        kept, used = _kept_of_edges(
+            {name: [table.columns[name] for table in edges] for name in others}, edges
+        )
+        lines, others = lines + kept, [name for name in others if name not in used]
     lines += [f"# columns of edges that are not used: {', '.join(others)}"] if others else []
     return lines
+
+
+def _kept_of_edges(
+    columns: Mapping[str, Sequence[_Column]], edges: Sequence[_Table]
+) -> tuple[list[str], list[str]]:
+    """Write which columns are the time and the attributes of edges; returns the lines and these columns."""
+    whole = {name: each for name, each in columns.items() if not _gaps(each)}
+    time = _first(whole, lambda each: all(_is_date(c, t) for c, t in zip(each, edges, strict=True)))
+    numbers = [
+        name
+        for name, each in whole.items()
+        if name != time and all(c.are_numbers(t.decimal) for c, t in zip(each, edges, strict=True))
+    ]
+    lines = [f"edge_features: {_list(numbers)}"] if numbers else []
+    lines += [f"time: {shown_in_yaml(time)}  # {_summary(whole[time])}"] if time is not None else []
+    if not lines:
+        return [], []
+    lines.append("directed: true  # from source to target; for the networks gine and pna")
+    return lines, [*numbers, *([] if time is None else [time])]
 
 
 def _are_positive(column: _Column, decimal: str) -> bool:
