@@ -139,6 +139,17 @@ def test_missing_neighbours_have_a_paired_difference_to_fedsage(tmp_path: Path) 
     assert rows["fedsage_plus"]["bytes"] > rows["alone"]["bytes"] > 0
 
 
+def test_payments_has_a_row_for_every_reference_and_what_edges_are_worth(tmp_path: Path) -> None:
+    found = run("payments", tmp_path / "payments.json")
+    rows, worth = found["rows"], found["worth"]
+    assert len(rows) == 12
+    halo, central = (rows[f"{name}_gine"]["average_precision"]["values"] for name in ("halo", "central"))
+    assert halo == pytest.approx(central, abs=0.5)
+    difference = worth["edges between banks, gine"]["mean"]
+    others = rows["fedavg_gine"]["average_precision"]
+    assert difference == pytest.approx(rows["halo_gine"]["average_precision"]["mean"] - others["mean"])
+
+
 def test_halo_ends_with_the_accuracy_of_central_training(tmp_path: Path) -> None:
     (rows,) = run("halo", tmp_path / "halo.json")["cases"].values()
     assert rows["halo"]["test"]["values"] == pytest.approx(rows["central"]["test"]["values"], abs=0.2)
