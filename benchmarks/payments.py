@@ -3,10 +3,10 @@ edges between banks, and the directions, amounts and times of payments, are wort
 
 Rows: GINE with reverse messages, which reads directions, amounts, currencies, formats and times, and a GCN,
 which reads none of them, in central training, in the halo exchange (edges between banks, exact), in FedAvg
-(edges inside banks) and alone; gradient-boosted trees on the accounts' own features, and on these with the means of
-their neighbours, of all banks and of each bank. A seed draws world and split. Differences are paired by seed,
-with the 95 % interval of Student's t distribution. The default is a reduced world: 10 000 accounts at 10
-banks, 0.5 % of the payments illicit, 80 rounds, 32 hidden units."""
+(edges inside banks) and alone; gradient-boosted trees on the accounts' own features, and on these with the
+means of their neighbours, of all banks and of each bank. A seed draws world and split. Differences are paired
+by seed, with the 95 % interval of Student's t distribution. The default is a reduced world: 10 000 accounts
+at 10 banks, 0.5 % of the payments illicit, 80 rounds, 32 hidden units."""
 
 import argparse
 import time

@@ -87,7 +87,7 @@ def test_the_written_description_says_what_the_generator_wrote(banks: Path) -> N
 def test_the_run_counts_what_it_did_not_use(banks: Path) -> None:
     data = json.loads((banks / "run" / "manifest.json").read_text())["data"]
     dropped = "; ".join(data["dropped"])
-    for words in ("self loop", "repetition", "to an unknown node", "2 columns of the edges"):
+    for words in ("self loop", "repetition", "to an unknown node", "4 attributes of the edges"):
         assert words in dropped
     assert data["feature_names"][:4] == [f"Country={c}" for c in ("DE", "FR", "Österreich")] + [
         "Country missing"
@@ -118,9 +118,12 @@ def one_table(folder: Path, **changes: Any) -> Path:
     rows: list[dict[str, str]] = []
     payments: list[dict[str, str]] = []
     for bank, (encoding, separator, decimal, form) in enumerate(HABITS):
+        before = len(payments)
         for name, found in (("accounts", rows), ("payments", payments)):
             with (folder / "raw" / f"{name}_{bank + 1}.csv").open(encoding=encoding, newline="") as file:
                 found.extend(csv.DictReader(file, delimiter=separator))
+        for row in payments[before:]:
+            row["Amount EUR"] = row["Amount EUR"].replace(decimal, ".")
         for row in rows[-SIZE // 3 :]:
             row["Monthly income"] = row["Monthly income"].replace(decimal, ".")
             row["Opened on"] = datetime.datetime.strptime(row["Opened on"], form).date().isoformat()
