@@ -164,12 +164,12 @@ def test_what_does_not_fit_is_refused(bank: Path, tmp_path: Path) -> None:
         graphfed.predict(run, nodes=["00001", "99999"])
     with pytest.raises(InputError, match="holds no finished run"):
         graphfed.predict(_unfinished(tmp_path, run))
-    text = (bank / "accounts.csv").read_text().replace("age_days,balance", "balance,age_days")
+    text = (bank / "accounts.csv").read_text().replace("age_days,balance", "years,balance")
     (bank / "other.csv").write_text(text)
     description = {"nodes": str(bank / "other.csv"), "edges": str(bank / "transfers.csv"), "id": "account",
                    "client": "bank",
                    "label": "fraud", "split": "part", "source": "payer", "target": "payee"}  # fmt: skip
-    with pytest.raises(InputError, match="feature 'age_days', and 'other' has 'balance'"):
+    with pytest.raises(InputError, match=r"'age_days'.*'years'"):
         graphfed.predict(run, data=description)
     graphfed.run("isolated", out=tmp_path / "own", **SMALL)
     with pytest.raises(InputError, match="isolated has a model for every client"):
