@@ -10,7 +10,7 @@ import numpy as np
 
 from graphfed.data.graphs.graph import Graph
 
-#: The number of orders of magnitude, to the base 2, that are told apart.
+#: The number of orders of magnitude, to the base 2, that are distinguished.
 MAGNITUDES = 16
 NAMES = (
     "degree",

@@ -50,7 +50,7 @@ from torch import Tensor
 
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.secure.aggregation import check_sums, messages
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.attention_sums import neighbour_sums
 from graphfed.methods.attention_sums.attention import add_up, neighbour_parts, transform
 from graphfed.methods.attention_sums.config import AttentionSumsConfig
@@ -143,17 +143,7 @@ def predict(fed: Federation, state: State, config: AttentionSumsConfig, target: 
 
 MESSAGES: Mapping[str, str] = {
     **neighbour_sums.MESSAGES,
-    "attention_sums/training_count": "With aggregation=plaintext every client sends the server, once, "
-    "the number of its training nodes. The server reads it for each client.",
-    "model": "The server sends the shared weights to every client, in every round and evaluation.",
-    "model/grad": "With aggregation=plaintext every client sends the server its gradient of the weights, in "
-    "every round. The server reads it. It depends on the features and labels of the client's nodes, without "
-    "noise.",
-    **messages(
-        "attention_sums/gradient",
-        "With aggregation=secure, in every round",
-        "a client's gradient of the weights, and the number of its training nodes",
-    ),
+    **pooled_training.messages(NAME),
 }
 
 METHOD = Method(

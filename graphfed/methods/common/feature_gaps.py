@@ -16,6 +16,7 @@ means, or 0 where it has no value.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,18 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import Cohort
-from graphfed.federation.secure.aggregation import messages, protected_sum
+from graphfed.federation.secure.aggregation import messages
 from graphfed.federation.series import SensorData, TaskData
 from graphfed.methods.base import Method, Task
 from graphfed.methods.common.feature_scaling import (
-    SUMS,
     Columns,
     Sums,
-    accept_sums,
+    add_whole,
     exponents,
     sum_by_client,
     take_columns,
 )
 from graphfed.methods.common.local_training import as_configured
-from graphfed.methods.parts import sum_protection
 
 #: A value is a whole number of 2^-FRACTION units, of at most LIMBS digits of BITS bits.
 FRACTION, BITS, LIMBS = 30, 10, 6
@@ -150,17 +149,7 @@ def fill_features(
 
 
 def _agree(fed: Federation, taken: Located, config: object, width: int) -> Located:
-    def add_up(sums: Located, size: int, name: str, *fields: str) -> Located:
-        return protected_sum(
-            fed,
-            SUMS,
-            sums,
-            protection=sum_protection(config),
-            name=name,
-            like=(size, fields),
-            accept=accept_sums,
-        )
-
+    add_up = partial(add_whole, fed, config)
     form = TensorForm(torch.float64, (1, width))
     counts = add_up(fed.clients.run(count_values, taken), width, *_VALUES)
     units = fed.server.run(units_of, counts)

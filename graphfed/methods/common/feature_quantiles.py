@@ -11,6 +11,7 @@ it has a single node, that may be its value. With aggregation=secure the server 
 clients. Features are stored densely.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,19 +20,17 @@ from torch import Tensor
 from graphfed.errors import InputError
 from graphfed.federation import Federation, Located, TensorForm
 from graphfed.federation.cohort import OWNER_UNITS, Cohort
-from graphfed.federation.secure.aggregation import messages, protected_sum
+from graphfed.federation.secure.aggregation import messages
 from graphfed.methods.common.feature_scaling import (
-    SUMS,
     Columns,
     Scaling,
     Sums,
-    accept_sums,
+    add_whole,
     from_message,
     sum_by_client,
     take_columns,
     to_message,
 )
-from graphfed.methods.parts import sum_protection
 
 #: The quantiles: the lower quartile, the median and the upper quartile.
 QUANTILES = (0.25, 0.5, 0.75)
@@ -157,18 +156,7 @@ def _ranks(nodes: Tensor) -> Tensor:
 
 def agree_on_quantiles(fed: Federation, data: Located, config: object, num_features: int) -> Located:
     """Agree on a scaling; returns it at the clients."""
-
-    def add_up(sums: Located, size: int, name: str, field: str) -> Located:
-        return protected_sum(
-            fed,
-            SUMS,
-            sums,
-            protection=sum_protection(config),
-            name=name,
-            like=(size, (field,)),
-            accept=accept_sums,
-        )
-
+    add_up = partial(add_whole, fed, config)
     columns = fed.clients.run(take_all, data)
     counts = add_up(fed.clients.run(count_nodes, columns), 1, "quantile_nodes", "nodes")
     search = fed.server.run(start_search, counts, num_features)

@@ -33,6 +33,7 @@ Magee and Robb, "Alternative transformations to handle extreme values of the dep
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -440,23 +441,24 @@ SUMS = SumForm(sum_over_clients, encode_sums, like_sums, decode_sums)
 # ---- the program over places -------------------------------------------------------------------------------
 
 
+def add_whole(fed: Federation, config: object, sums: Located, width: int, name: str, *fields: str) -> Located:
+    """Add up whole numbers [width] of all clients at the server; `fields` are what one client's sums hold."""
+    return protected_sum(
+        fed,
+        SUMS,
+        sums,
+        protection=sum_protection(config),
+        name=name,
+        like=(width, fields),
+        accept=accept_sums,
+    )
+
+
 def agree_on_scales(
     fed: Federation, data: Located, config: object, num_features: int, names: TransferNames = OF_NODES
 ) -> Located:
     """Agree on a scaling; returns it at the clients."""
-
-    def add_up(sums: Located, width: int, name: str, *fields: str) -> Located:
-        """Add up whole numbers [width] of all clients at the server; fields: what one client's sums hold."""
-        return protected_sum(
-            fed,
-            SUMS,
-            sums,
-            protection=sum_protection(config),
-            name=name,
-            like=(width, fields),
-            accept=accept_sums,
-        )
-
+    add_up = partial(add_whole, fed, config)
     magnitudes = names.magnitudes, *_MAGNITUDES
     first = add_up(fed.clients.run(count_magnitudes, data), num_features, *magnitudes, "rows")
     agreement = fed.server.run(start_agreement, first)

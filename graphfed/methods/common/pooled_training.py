@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from graphfed.federation import Federation, Located
 from graphfed.federation.cohort import Cohort
 from graphfed.federation.functions import as_leaves
+from graphfed.federation.secure import aggregation
 from graphfed.methods.base import State, Task
 from graphfed.methods.common.local_training import (
     fresh_state,
@@ -157,3 +158,20 @@ def predict(fed: Federation, state: State, config: Any, target: str, run: Run) -
     weights = fed.broadcast(state.weights, name="model", grad=False)
     h = run(fed, prepared.shared, prepared.exchange, weights, config.network, None, False)
     return fed.clients.run(target_logits, prepared.data, h, target)
+
+
+def messages(name: str) -> dict[str, str]:
+    """Describe the transfers of `start`, `step` and `predict`, whose names begin with a method's `name`."""
+    return {
+        f"{name}/training_count": "With aggregation=plaintext every client sends the server, once, the "
+        "number of its training nodes. The server reads it for each client.",
+        "model": "The server sends the shared weights to every client, in every round and evaluation.",
+        "model/grad": "With aggregation=plaintext every client sends the server its gradient of the weights, "
+        "in every round. The server reads it. It depends on the features and labels of the client's nodes, "
+        "without noise.",
+        **aggregation.messages(
+            f"{name}/gradient",
+            "With aggregation=secure, in every round",
+            "a client's gradient of the weights, and the number of its training nodes",
+        ),
+    }

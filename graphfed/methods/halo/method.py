@@ -42,7 +42,7 @@ from graphfed.federation.cohort import Cohort
 from graphfed.federation.cohort_edges import CohortEdges
 from graphfed.federation.payload import Rows
 from graphfed.federation.route import ExchangeRoute
-from graphfed.federation.secure.aggregation import check_sums, messages
+from graphfed.federation.secure.aggregation import check_sums
 from graphfed.methods.base import Method, Requirements, Sent, State, StateValues, Task
 from graphfed.methods.common import pooled_training
 from graphfed.methods.common.local_training import batch_of_all
@@ -264,17 +264,7 @@ MESSAGES = {
     "halo/embeddings/grad": "In every round, before each layer after the first: a client sends the client of "
     "a node the gradient of its loss with respect to the node's embedding. The receiver reads it. In the "
     "last layer it shows the labels of training nodes that are neighbours of the node.",
-    "halo/training_count": "With aggregation=plaintext every client sends the server, once, the number of "
-    "its training nodes. The server reads it for each client.",
-    "model": "The server sends the shared weights to every client, in every round and evaluation.",
-    "model/grad": "With aggregation=plaintext every client sends the server its gradient of the weights, in "
-    "every round. The server reads it. It depends on the features and labels of the client's nodes, without "
-    "noise.",
-    **messages(
-        "halo/gradient",
-        "With aggregation=secure, in every round",
-        "a client's gradient of the weights, and the number of its training nodes",
-    ),
+    **pooled_training.messages(NAME),
 }
 
 METHOD = Method(
